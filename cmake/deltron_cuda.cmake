@@ -1,0 +1,26 @@
+# Decides whether the CUDA back end is built. DELTRON_CUDA=AUTO takes it where nvcc works, ON insists, OFF leaves it out.
+# Sets DELTRON_HAVE_CUDA.
+set(DELTRON_HAVE_CUDA OFF)
+if(NOT DELTRON_CUDA STREQUAL "OFF")
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+      set(CMAKE_CUDA_ARCHITECTURES 90a)
+    endif()
+    enable_language(CUDA)
+    # CMake 3.25 does not know the CUDA20 dialect.
+    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+    endif()
+    set(CMAKE_CUDA_STANDARD 20)
+    set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+    find_package(CUDAToolkit REQUIRED)
+    set(DELTRON_HAVE_CUDA ON)
+  elseif(DELTRON_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "DELTRON_CUDA=ON, but no CUDA compiler was found. Searched: CUDACXX, PATH (nvcc), /usr/local/cuda/bin. "
+                        "Point to it with -DCMAKE_CUDA_COMPILER=/path/to/nvcc, or build without it: -DDELTRON_CUDA=OFF.")
+  endif()
+endif()
+message(STATUS "deltron: CUDA back end ${DELTRON_HAVE_CUDA}")

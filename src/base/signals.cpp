@@ -1,0 +1,49 @@
+// See signals.h. The handler only sets a flag (allow-listed global): everything else happens at poll points.
+#include "src/base/signals.h"
+
+#include <csignal>
+#include <string>
+
+#include <unistd.h>
+
+#include "src/base/error.h"
+
+namespace deltron {
+namespace {
+
+volatile std::sig_atomic_t stop_flag = 0;
+
+extern "C" void on_stop_signal(int number) {
+  if (stop_flag != 0 && number != SIGUSR1) _exit(128 + number);
+  stop_flag = number;
+}
+
+}  // namespace
+
+void install_stop_signals() {
+  struct sigaction action{};
+  action.sa_handler = on_stop_signal;
+  sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGUSR1, &action, nullptr);
+  sigaction(SIGINT, &action, nullptr);
+}
+
+int stop_signal() { return stop_flag; }
+void clear_stop_signal() { stop_flag = 0; }
+
+const char* signal_name(int number) {
+  switch (number) {
+    case SIGTERM: return "SIGTERM";
+    case SIGUSR1: return "SIGUSR1";
+    case SIGINT: return "SIGINT";
+    default: return "signal";
+  }
+}
+
+void poll_stop(const char* during) {
+  if (stop_flag != 0) throw StopRequested(std::string(signal_name(stop_flag)) + " during " + during);
+}
+
+}  // namespace deltron

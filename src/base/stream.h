@@ -1,0 +1,17 @@
+// Handle of an execution stream as kernels see it: a device, its native stream, and the CPU's worker pool.
+// Plain data; usable in .cu files. On the CPU, kernels run at once on the calling thread and spread over `pool`.
+#pragma once
+
+#include "src/base/dtype.h"
+
+namespace deltron {
+
+class ThreadPool;
+
+struct StreamHandle {
+  DeviceKind device = DeviceKind::Cpu;
+  void* native = nullptr;      // cudaStream_t on cuda
+  ThreadPool* pool = nullptr;  // cpu: never null
+};
+
+}  // namespace deltron

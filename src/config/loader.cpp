@@ -98,6 +98,11 @@ class Reader {
       fix = "it belongs to section '" + other.section + "'";
       loaded_.sources.unreadable.insert(other.name());
     }
+    const std::string first_word = key.substr(0, key.find(' '));
+    if (first_word != key && find_field(section, first_word) != nullptr) {
+      fix = "a colon is missing: write '" + first_word + ": " + key.substr(first_word.size() + 1) + "'";
+      loaded_.sources.unreadable.insert(section + "." + first_word);
+    }
     fault(ErrorCode::ConfigUnknownKey, {"unknown key '" + key + "' in section '" + section + "'", where, "", "", fix});
     return nullptr;
   }

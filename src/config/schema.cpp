@@ -17,6 +17,8 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
+constexpr double kMostOfSizes = 2147483647.0;
+
 std::optional<ValueFault> check_range(const Field& field, double value) {
   const bool low = field.minimum_excluded ? value > field.minimum : value >= field.minimum;
   const bool high = field.maximum_excluded ? value < field.maximum : value <= field.maximum;
@@ -24,7 +26,7 @@ std::optional<ValueFault> check_range(const Field& field, double value) {
   std::string fix = "choose a value in the range";
   if (!low && !field.minimum_excluded) fix = "the smallest legal value is " + shortest(field.minimum);
   if (!high && !field.maximum_excluded) fix = "the largest legal value is " + shortest(field.maximum);
-  return ValueFault{ErrorCode::ConfigOutOfRange, "", field.name() + " " + range_text(field), fix};
+  return ValueFault{ErrorCode::ConfigOutOfRange, "", field.name() + " " + range_text(field, true), fix};
 }
 
 std::optional<ValueFault> check_word(const Field& field, const std::string& word) {
@@ -131,11 +133,11 @@ std::string type_text(const Field& field) {
   return "";
 }
 
-std::string range_text(const Field& field) {
+std::string range_text(const Field& field, bool full) {
   if (!field.words.empty()) return joined(field.words);
   std::string text;
   if (std::isfinite(field.minimum)) text = (field.minimum_excluded ? "> " : ">= ") + shortest(field.minimum);
-  if (!std::isfinite(field.maximum)) return text;
+  if (!std::isfinite(field.maximum) || (!full && field.maximum == kMostOfSizes)) return text;
   const std::string most =
       field.type == FieldType::Integer ? std::to_string(static_cast<std::int64_t>(field.maximum)) : shortest(field.maximum);
   return text + (text.empty() ? "" : " and ") + (field.maximum_excluded ? "< " : "<= ") + most;

@@ -67,7 +67,8 @@ struct ValueFault {
 std::optional<ValueFault> check_value(const Field& field, const FieldValue& value);
 
 std::string type_text(const Field& field);                            // "integer", "list of words", ...
-std::string range_text(const Field& field);                           // ">= 1", "none, gdn, gdn2"; may be empty
+// ">= 1", "none, gdn, gdn2"; may be empty. The bound that only keeps sizes within 32 bits is shown where `full`.
+std::string range_text(const Field& field, bool full = false);
 std::string value_text(const Field& field, const FieldValue& value);  // as it is written in YAML
 
 // Every key of every section, in the order of the table; reading it back gives an equal RunConfig.

@@ -40,10 +40,17 @@ class TreeBuilder : public YAML::EventHandler {
   }
   void OnMapEnd() override { close(); }
 
-  // What was read, with containers that a syntax error left open closed.
-  YamlNode finish() {
-    while (!open_.empty()) close();
-    return std::move(root_);
+  YamlNode finish() { return std::move(root_); }
+
+  // After a syntax error: closes what is open. The last value read may be a part of something else, and what is open inside a value
+  // (below the map of sections and a section) is incomplete.
+  YamlNode finish_cut() {
+    if (!open_.empty() && !open_.back().items.empty()) open_.back().items.back().kind = YamlNode::Kind::Refused;
+    while (!open_.empty()) {
+      if (open_.size() > 2 || open_.back().kind == YamlNode::Kind::List) open_.back().kind = YamlNode::Kind::Refused;
+      close();
+    }
+    return finish();
   }
 
  private:
@@ -147,7 +154,7 @@ YamlTree parse_yaml(const std::string& text, const YamlPlace& place, std::vector
     faults.push_back(format_error(ErrorCode::ConfigSyntax, {"not valid YAML", place.at(line, column), tab ? "tab in the indentation" : error.msg, "",
                                                             tab ? "indent with spaces" : "see the named line"}));
   }
-  return {builder.finish(), complete};
+  return {complete ? builder.finish() : builder.finish_cut(), complete};
 }
 
 }  // namespace deltron

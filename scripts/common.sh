@@ -37,15 +37,16 @@ need_value() { (($2 >= 2)) || die 2 "option $1 needs a value; --help lists the o
 # usage_from_header FILE: prints the comment block below the shebang as the help text.
 usage_from_header() { awk 'NR > 1 { if ($0 !~ /^#/) exit; sub(/^# ?/, ""); print }' "$1"; }
 
+deltron_ctest_prefix=()
 # run_tests BUILD_FOLDER [CTEST_OPTION...]: ctest on two cores at most, then the slowest tests and one closing line.
-# Returns ctest's exit code; no test at all is a failure.
+# Returns ctest's exit code; no test at all is a failure. The array deltron_ctest_prefix goes before the command.
 run_tests() {
   local folder=$1 output code=0 jobs
   shift
   jobs=$(nproc)
   ((jobs > 2)) && jobs=2
   output=$(mktemp)
-  ctest --test-dir "$folder" -j "$jobs" --output-on-failure --no-tests=error --timeout 900 "$@" 2>&1 | tee "$output" || code=$?
+  "${deltron_ctest_prefix[@]}" ctest --test-dir "$folder" -j "$jobs" --output-on-failure --no-tests=error --timeout 900 "$@" 2>&1 | tee "$output" || code=$?
   printf '\nslowest tests\n'
   awk '/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: / && $NF == "sec" { name = $0; sub(/^[^:]*: /, "", name); sub(/ .*/, "", name); printf "%9.2f s  %s\n", $(NF - 1), name }' \
     "$output" | sort -rn | head -n 10

@@ -44,13 +44,18 @@ const std::map<std::string, std::set<std::string>>& allowed() {
   return table;
 }
 
+bool begins_with(const std::string& text, const std::string& start) { return text.compare(0, start.size(), start) == 0; }
+
+// Highway's own headers are quoted where its documentation quotes them (foreach_target.h is included once a target).
+bool names_a_file_of_ours(const Include& include) { return include.quoted && !begins_with(include.path, "hwy/"); }
+
 // One line per include that the table forbids.
 std::vector<std::string> forbidden_arrows(const std::vector<SourceFile>& files) {
   std::vector<std::string> found;
   for (const SourceFile& file : files) {
     const std::string from = layer_of(file.path);
     for (const Include& include : include_lines(file.text)) {
-      if (!include.quoted) continue;
+      if (!names_a_file_of_ours(include)) continue;
       const std::string to = layer_of(include.path);
       const std::string place = file.path + ":" + std::to_string(include.line) + " includes " + include.path;
       if (allowed().count(from) == 0) {
@@ -90,14 +95,12 @@ TEST(Layering, quoted_includes_exist) {
   const std::string generated = join_path(DELTRON_BINARY_DIR, "generated");
   for (const SourceFile& file : program_files()) {
     for (const Include& include : include_lines(file.text)) {
-      if (!include.quoted) continue;
+      if (!names_a_file_of_ours(include)) continue;
       EXPECT_TRUE(file_exists(join_path(DELTRON_SOURCE_DIR, include.path)) || file_exists(join_path(generated, include.path)))
           << file.path << ":" << include.line << ": " << include.path;
     }
   }
 }
-
-bool begins_with(const std::string& text, const std::string& start) { return text.compare(0, start.size(), start) == 0; }
 
 TEST(Layering, formatting_and_command_line_libraries_stay_in_their_rooms) {
   for (const SourceFile& file : program_files()) {

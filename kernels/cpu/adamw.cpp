@@ -13,6 +13,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace deltron::kernels::cpu::HWY_NAMESPACE {
+namespace {
 
 // Model weights follow their masters; a null weight means that the master is the weight.
 template <class C, class W>
@@ -80,6 +81,7 @@ void sgd_run(const SgdArgs& args, double grad_scale, std::int64_t begin, std::in
   args.dtype == DType::F64 ? sgd_range<double>(args, grad_scale, begin, end) : sgd_range<float>(args, grad_scale, begin, end);
 }
 
+}  // namespace
 }  // namespace deltron::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -26,6 +26,7 @@ struct BackwardItem {
 
 HWY_BEFORE_NAMESPACE();
 namespace deltron::kernels::cpu::HWY_NAMESPACE {
+namespace {
 
 // Query blocks laid out once, read by every item.
 template <class C>
@@ -295,6 +296,7 @@ std::int64_t attention_backward_run(const AttentionBackwardArgs& args, ThreadPoo
   return bytes;
 }
 
+}  // namespace
 }  // namespace deltron::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -11,6 +11,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace deltron::kernels::cpu::HWY_NAMESPACE {
+namespace {
 
 template <class C>
 struct ForwardScratch {
@@ -160,6 +161,7 @@ std::int64_t attention_forward_run(const AttentionForwardArgs& args, ThreadPool&
   return bytes;
 }
 
+}  // namespace
 }  // namespace deltron::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

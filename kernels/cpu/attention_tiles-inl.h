@@ -17,6 +17,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace deltron::kernels::cpu::HWY_NAMESPACE {
+namespace {
 
 // Row-contiguous operand of a product: [rows, dim], or a padded copy of it.
 template <class C>
@@ -145,6 +146,7 @@ void dropout_tile(const TokenRng& rng, std::int64_t head, std::int64_t first_tok
   }
 }
 
+}  // namespace
 }  // namespace deltron::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

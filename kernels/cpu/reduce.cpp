@@ -14,6 +14,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace deltron::kernels::cpu::HWY_NAMESPACE {
+namespace {
 
 // Storage S as fp64 lanes.
 template <class S, class Part>
@@ -86,6 +87,7 @@ double sum_run(const SumArgs& args) {
   return result;
 }
 
+}  // namespace
 }  // namespace deltron::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

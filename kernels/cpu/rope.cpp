@@ -22,6 +22,7 @@ inline constexpr std::int64_t kRopeGrain = 64;         // tokens a part
 
 HWY_BEFORE_NAMESPACE();
 namespace deltron::kernels::cpu::HWY_NAMESPACE {
+namespace {
 
 // cosine and sine of position * frequency[i]. The whole turns are taken off first, so that any position is in the polynomials' range.
 template <class C>
@@ -74,6 +75,7 @@ void rope_run(const RopeArgs& args, const double* frequency, std::int64_t begin,
   with_storage(args.dtype, "rope", [&](auto storage) { rope_tokens<decltype(storage)>(args, frequency, begin, end); });
 }
 
+}  // namespace
 }  // namespace deltron::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

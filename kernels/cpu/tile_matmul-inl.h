@@ -15,6 +15,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace deltron::kernels::cpu::HWY_NAMESPACE {
+namespace {
 
 // What C starts from: zero, its own values, or its own values times `column_scale[n]`.
 enum class TileStart { Zero, Keep, Scale };
@@ -93,6 +94,7 @@ HWY_NOINLINE void tile_product(D d, const TileProduct<C> p) {
   if (col < p.n) tile_columns<1, kStart>(d, p, col);
 }
 
+}  // namespace
 }  // namespace deltron::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -147,11 +147,12 @@ void IndexedDataset::check_arrays() {
       invalid(path, "wrong byte offset of sequence " + std::to_string(i), std::to_string(offset),
               "it is the sum of the lengths before it: " + std::to_string(expected_offset));
     }
-    expected_offset += tokens * width;  // below 2^31 * 8 * 2^60: sequences are bounded by the file's size
+    expected_offset += tokens * width;
+    if (expected_offset > bin_bytes()) break;  // reported below; going on could overflow
   }
   if (expected_offset != bin_bytes()) {
     invalid(bin_.path(), "the size of the token file contradicts the index", std::to_string(bin_bytes()) + " bytes",
-            "the index counts " + std::to_string(expected_offset));
+            "the index counts " + std::string(expected_offset > bin_bytes() ? "at least " : "") + std::to_string(expected_offset));
   }
   tokens_ = expected_offset / width;
   std::int64_t last = 0;

@@ -172,6 +172,7 @@ void check_state(const Scenario& scenario, const std::string& run) {
   }
   for (const CheckpointSummary& checkpoint : list_checkpoints(run)) EXPECT_TRUE(checkpoint.usable()) << checkpoint.reason;
   const std::optional<std::int64_t> latest = latest_step(run);
+  EXPECT_TRUE(latest.has_value() || scenario.before.empty());  // never half written
   if (latest.has_value()) {
     EXPECT_TRUE(directory_exists(checkpoint_path(run, *latest)));
   }

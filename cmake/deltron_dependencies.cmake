@@ -1,4 +1,5 @@
 # Finds every library; a missing one is an error that names the Debian package (scripts/setup.sh installs them all).
+# Installed with the package config, which runs it again for consumers; the helper targets are therefore imported ones.
 function(deltron_missing what package hint)
   message(FATAL_ERROR "${what} was not found. Debian/Ubuntu package: ${package} (scripts/setup.sh installs it). ${hint}")
 endfunction()
@@ -24,7 +25,7 @@ if(NOT TARGET spdlog::spdlog_header_only)
 endif()
 # Header-only fmt below header-only spdlog: neither has a static archive in Debian, and binaries should move between machines.
 get_target_property(DELTRON_SPDLOG_INCLUDE spdlog::spdlog_header_only INTERFACE_INCLUDE_DIRECTORIES)
-add_library(deltron_spdlog INTERFACE)
+add_library(deltron_spdlog INTERFACE IMPORTED)
 target_include_directories(deltron_spdlog SYSTEM INTERFACE ${DELTRON_SPDLOG_INCLUDE})
 target_compile_definitions(deltron_spdlog INTERFACE SPDLOG_FMT_EXTERNAL FMT_HEADER_ONLY=1)
 find_package(nlohmann_json QUIET CONFIG)
@@ -42,7 +43,7 @@ find_library(DELTRON_HWY_LIBRARY NAMES libhwy.a hwy)
 if(NOT DELTRON_HWY_INCLUDE OR NOT DELTRON_HWY_LIBRARY)
   deltron_missing("Highway" libhwy-dev "Point to it with -DDELTRON_HWY_INCLUDE=... -DDELTRON_HWY_LIBRARY=...")
 endif()
-add_library(deltron_hwy INTERFACE)
+add_library(deltron_hwy INTERFACE IMPORTED)
 target_include_directories(deltron_hwy SYSTEM INTERFACE ${DELTRON_HWY_INCLUDE})
 target_link_libraries(deltron_hwy INTERFACE ${DELTRON_HWY_LIBRARY})
 
@@ -52,6 +53,6 @@ find_library(DELTRON_BLIS_LIBRARY NAMES libblis.a PATH_SUFFIXES blis-serial x86_
 if(NOT DELTRON_BLIS_INCLUDE OR NOT DELTRON_BLIS_LIBRARY)
   deltron_missing("BLIS (serial, static)" libblis-serial-dev "Point to it with -DDELTRON_BLIS_INCLUDE=... -DDELTRON_BLIS_LIBRARY=...")
 endif()
-add_library(deltron_blis INTERFACE)
+add_library(deltron_blis INTERFACE IMPORTED)
 target_include_directories(deltron_blis SYSTEM INTERFACE ${DELTRON_BLIS_INCLUDE})
 target_link_libraries(deltron_blis INTERFACE ${DELTRON_BLIS_LIBRARY} m)

@@ -7,7 +7,8 @@ target_compile_features(deltron_options INTERFACE cxx_std_20)
 # -Wno-restrict: g++ 12 reports it falsely on std::string concatenation (GCC bug 105651).
 add_library(deltron_warnings INTERFACE)
 target_compile_options(deltron_warnings INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wno-restrict>
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual>
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${DELTRON_WERROR}>>:-Werror>)
 
 # Contraction of a*b+c into one rounding is decided in the source (Highway's MulAdd), never by the compiler's mood.
@@ -25,6 +26,7 @@ function(deltron_layer target)
   string(REGEX REPLACE "^deltron_" "" name ${target})
   add_library(deltron::${name} ALIAS ${target})
   target_link_libraries(${target} PUBLIC deltron_options deltron_codegen PRIVATE $<BUILD_INTERFACE:deltron_warnings>)
+  add_dependencies(${target} deltron_version)
   set_property(GLOBAL APPEND PROPERTY DELTRON_LAYERS ${target})
 endfunction()
 
@@ -36,6 +38,9 @@ function(deltron_test name)
   endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
+  endif()
+  if(DELTRON_SANITIZE)
+    math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 10")
   endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gtest_main GTest::gmock deltron_options deltron_codegen deltron_warnings)

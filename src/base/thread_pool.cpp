@@ -66,6 +66,10 @@ struct ThreadPool::State {
   bool stop = false;
   std::exception_ptr failure;
   std::int64_t failed_part = 0;
+  // The creating thread's own mask, put back when the pool ends: a later pool would otherwise find one allowed core.
+  bool pinned_caller = false;
+  pthread_t caller{};
+  cpu_set_t caller_mask{};
 
   void work() {
     inside_part() = true;
@@ -126,11 +130,12 @@ ThreadPool::ThreadPool(int threads, bool pin) : state_(std::make_unique<State>()
       pthread_setaffinity_np(state_->workers.back().native_handle(), sizeof(set), &set);
     }
   }
-  if (pin && threads > 1) {
+  if (pin && threads > 1 && pthread_getaffinity_np(pthread_self(), sizeof(cpu_set_t), &state_->caller_mask) == 0) {
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET(cores[0], &set);
-    pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
+    state_->caller = pthread_self();
+    state_->pinned_caller = pthread_setaffinity_np(state_->caller, sizeof(set), &set) == 0;
   }
 }
 
@@ -141,6 +146,9 @@ ThreadPool::~ThreadPool() {
   }
   state_->wake.notify_all();
   for (std::thread& worker : state_->workers) worker.join();
+  if (state_->pinned_caller && pthread_equal(state_->caller, pthread_self())) {
+    pthread_setaffinity_np(state_->caller, sizeof(cpu_set_t), &state_->caller_mask);
+  }
 }
 
 int ThreadPool::threads() const { return static_cast<int>(state_->workers.size()) + 1; }

@@ -60,7 +60,7 @@ std::int64_t head_dim(const TransformerConfig& model) {
 
 std::int64_t rotary_dim(const TransformerConfig& model) {
   if (model.position_embedding_type == PositionEmbeddingType::None) return 0;
-  return static_cast<std::int64_t>(static_cast<double>(head_dim(model)) * model.rotary_percent);
+  return std::llround(static_cast<double>(head_dim(model)) * model.rotary_percent);
 }
 
 std::int64_t decay_iters(const RunConfig& config) {

@@ -5,10 +5,20 @@
 #include <stdexcept>
 #include <vector>
 
+#include <sched.h>
+
 #include "src/base/thread_pool.h"
 
 namespace deltron {
 namespace {
+
+TEST(ThreadPool, gives_the_callers_cores_back) {
+  cpu_set_t before, after;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  { ThreadPool pool(2); }
+  ASSERT_EQ(sched_getaffinity(0, sizeof(after), &after), 0);
+  EXPECT_TRUE(CPU_EQUAL(&before, &after));
+}
 
 TEST(ThreadPool, runs_every_part_once) {
   ThreadPool pool(4, false);

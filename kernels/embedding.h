@@ -1,0 +1,32 @@
+// Token embedding: gather, and a deterministic scatter-add of its gradient (tokens in ascending order per row).
+#pragma once
+
+#include "kernels/views.h"
+
+namespace deltron::kernels {
+
+struct EmbeddingForwardArgs {
+  std::int64_t tokens = 0, vocab = 0, hidden = 0;
+  const std::int32_t* ids = nullptr;  // [tokens], each in [0, vocab): checked when data is opened
+  const void* table = nullptr;        // [vocab, hidden]
+  DType table_dtype = DType::F32;
+  void* y = nullptr;  // [tokens, hidden]
+  DType dtype = DType::F32;
+};
+
+struct EmbeddingBackwardArgs {
+  std::int64_t tokens = 0, vocab = 0, hidden = 0;
+  const std::int32_t* ids = nullptr;
+  const void* dy = nullptr;  // [tokens, hidden]
+  DType dtype = DType::F32;
+  void* dtable = nullptr;  // [vocab, hidden] of compute_dtype(dtype), +=
+  Workspace workspace;
+};
+
+namespace cpu {
+void embedding_forward(const EmbeddingForwardArgs& args, const StreamHandle& stream);
+std::int64_t embedding_backward_workspace_bytes(const EmbeddingBackwardArgs& args, const StreamHandle& stream);
+void embedding_backward(const EmbeddingBackwardArgs& args, const StreamHandle& stream);
+}  // namespace cpu
+
+}  // namespace deltron::kernels

@@ -1,0 +1,40 @@
+// Gated RMSNorm of the delta rule's output: y = round(rms_norm(x) * w) * silu(z), per value head, norm first, then gate
+// (docs/gdn.md). The norm is rounded to the storage type before the gate, as the reference layer does.
+#pragma once
+
+#include "kernels/views.h"
+
+namespace deltron::kernels {
+
+struct GatedRmsNormForwardArgs {
+  std::int64_t rows = 0, heads = 0, dim = 0;
+  DType dtype = DType::F32;
+  HeadView x, z;                 // [rows, heads, dim]; z is usually a strided view of the projection
+  const void* weight = nullptr;  // [dim]
+  DType weight_dtype = DType::F32;
+  bool zero_centered = false;
+  double epsilon = 1e-6;
+  void* rstd = nullptr;  // [rows, heads] of compute_dtype(dtype)
+  MutableHeadView y;
+};
+
+struct GatedRmsNormBackwardArgs {
+  std::int64_t rows = 0, heads = 0, dim = 0;
+  DType dtype = DType::F32;
+  HeadView x, z, dy;
+  const void* weight = nullptr;
+  DType weight_dtype = DType::F32;
+  bool zero_centered = false;
+  const void* rstd = nullptr;
+  MutableHeadView dx, dz;
+  void* dweight = nullptr;  // [dim] of compute_dtype(dtype), +=
+  Workspace workspace;
+};
+
+namespace cpu {
+void gated_rms_norm_forward(const GatedRmsNormForwardArgs& args, const StreamHandle& stream);
+std::int64_t gated_rms_norm_backward_workspace_bytes(const GatedRmsNormBackwardArgs& args, const StreamHandle& stream);
+void gated_rms_norm_backward(const GatedRmsNormBackwardArgs& args, const StreamHandle& stream);
+}  // namespace cpu
+
+}  // namespace deltron::kernels

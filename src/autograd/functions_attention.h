@@ -1,0 +1,31 @@
+// Differentiable softmax attention: q/k preparation (optional per-head norm, optional rotary embedding) and the core.
+#pragma once
+
+#include "src/autograd/functions_basic.h"
+#include "src/autograd/functions_linear.h"
+
+namespace deltron {
+
+struct HeadPrepOptions {
+  bool norm = false;  // RMSNorm over each head, weight [D]
+  NormOptions norm_options;
+  std::int64_t rotary_dim = 0;  // 0: none
+  double rotary_base = 10000;
+};
+
+// x [T,H,D] (any token and head stride) -> contiguous [T,H,D]. `weight` is undefined without norm. With neither norm nor rotary
+// embedding x itself is returned.
+Tensor prepare_heads(Context& ctx, const Tensor& x, const Tensor& weight, const LayoutPtr& layout, const HeadPrepOptions& options,
+                     const char* name);
+
+struct AttentionOptions {
+  double scale = 0;  // 0: 1/sqrt(D)
+  double drop_probability = 0;
+  RngSite site;
+};
+
+// Causal within each document. q [T,Hq,D], k, v [T,Hkv,D] -> [T,Hq*D]. Saves q, k, v, the output and log_sum_exp [T,Hq].
+Tensor attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const LayoutPtr& layout, const AttentionOptions& options,
+                 const char* name);
+
+}  // namespace deltron

@@ -1,0 +1,372 @@
+// See functions_gdn.h.
+#include "src/autograd/functions_gdn.h"
+
+#include <cmath>
+
+#include "kernels/causal_conv1d.h"
+#include "kernels/gated_rms_norm.h"
+#include "kernels/l2_norm.h"
+#include "src/autograd/parameter_gradient.h"
+#include "src/tensor/launch.h"
+
+namespace deltron {
+namespace {
+
+class QkvPrepNode : public Node {
+ public:
+  using Node::Node;
+  SavedTensor qkv, weight, prepared, rstd;
+  LayoutPtr layout;
+  QkvPrepOptions options;
+  void backward(Context& ctx, BackwardCall& call) override {
+    const Tensor x = qkv.get(), w = weight.get();
+    Tensor dy = call.output_gradient(0);
+    if (options.use_qk_l2norm) {
+      // In place where the gradient is ours alone (the usual case: the delta rule wrote its slots), else on a copy.
+      Tensor through = dy;
+      if (!call.may_overwrite(0)) {
+        through = Tensor::empty(ctx, dy.shape(), dy.dtype(), "gradient");
+        convert(ctx, dy, through);
+      }
+      const Tensor y = prepared.get();
+      const std::int64_t heads = 2 * options.key_heads;
+      kernels::L2NormBackwardArgs args;
+      args.rows = y.size(0);
+      args.heads = heads;
+      args.dim = options.key_dim;
+      args.dtype = y.dtype();
+      args.y = {y.data(), 0, y.stride(0), options.key_dim};
+      args.dy = {through.data(), 0, through.stride(0), options.key_dim};
+      args.rstd = rstd.get().data();
+      args.dx = {through.data(), 0, through.stride(0), options.key_dim};
+      DELTRON_LAUNCH(ctx, l2_norm_backward, args);
+      dy = through;
+    }
+    ParameterGradient dweight(ctx, call, 1, w.shape(), compute_dtype(x.dtype()), w.dtype());
+    Tensor dx = call.destination(0, x.shape(), x.dtype());
+    kernels::CausalConv1dBackwardArgs args;
+    args.tokens = x.size(0);
+    args.channels = x.size(1);
+    args.kernel = w.size(1);
+    args.documents = layout->device_documents();
+    args.dtype = x.dtype();
+    args.x = matrix_view(x);
+    args.dy = matrix_view(dy);
+    args.weight = w.data();
+    args.weight_dtype = w.dtype();
+    args.dx = mutable_matrix_view(dx);
+    args.dweight = dweight.data();
+    DELTRON_LAUNCH_WITH_WORKSPACE(ctx, causal_conv1d_backward, args);
+    dweight.finish();
+    call.set_gradient(0, dx);
+  }
+  void release() override {
+    for (SavedTensor* saved : {&qkv, &weight, &prepared, &rstd}) saved->release();
+    layout.reset();
+  }
+};
+
+class GatedDeltaRuleNode : public Node {
+ public:
+  using Node::Node;
+  SavedTensor q, k, v, decay, beta, A_log, dt_bias, initial_state, t_inverse;
+  LayoutPtr layout;
+  GatedDeltaRuleOptions options;
+
+  bool output_is_optional(int) const override { return true; }  // a caller may use the output, the final state, or both
+
+  void backward(Context& ctx, BackwardCall& call) override {
+    const Tensor tq = q.get(), tk = k.get(), tv = v.get(), td = decay.get(), tb = beta.get();
+    const DType compute = compute_dtype(tq.dtype());
+    const bool raw = options.gate_form == kernels::GateForm::Raw;
+    const Tensor d_out = call.output_gradient(0);
+    const Tensor d_final = options.output_final_state ? call.output_gradient(1) : Tensor();
+    Tensor dout_rows = d_out.defined() ? contiguous(ctx, d_out, "gradient") : Tensor::zeros(ctx, outputs()[0].shape, tq.dtype(), "gradient");
+    Tensor dq = call.destination(0, tq.shape(), tq.dtype());
+    Tensor dk = call.destination(1, tk.shape(), tk.dtype());
+    Tensor dv = call.destination(2, tv.shape(), tv.dtype());
+    Tensor d_decay = call.destination(3, td.shape(), td.dtype());
+    Tensor d_beta = call.destination(4, tb.shape(), tb.dtype());
+    DELTRON_CHECK(td.dtype() == tb.dtype(), "gates of one type");
+    const Tensor a = A_log.defined() ? A_log.get() : Tensor(), bias = dt_bias.defined() ? dt_bias.get() : Tensor();
+    const Tensor start = initial_state.defined() ? initial_state.get() : Tensor();
+    const Tensor inverse = t_inverse.get();
+    std::optional<ParameterGradient> da, dbias;
+    kernels::GatedDeltaRuleBackwardArgs args;
+    args.tokens = tq.size(0);
+    args.key_heads = options.key_heads;
+    args.value_heads = options.value_heads;
+    args.key_dim = options.key_dim;
+    args.value_dim = options.value_dim;
+    args.documents = layout->device_documents();
+    args.dtype = tq.dtype();
+    args.q = head_view(tq);
+    args.k = head_view(tk);
+    args.v = head_view(tv);
+    args.gate_form = options.gate_form;
+    args.decay = head_view(td);
+    args.decay_dtype = td.dtype();
+    args.beta = head_view(tb);
+    args.beta_dtype = tb.dtype();
+    if (raw) {
+      da.emplace(ctx, call, 5, a.shape(), compute, a.dtype());
+      dbias.emplace(ctx, call, 6, bias.shape(), compute, bias.dtype());
+      args.A_log = a.data();
+      args.dt_bias = bias.data();
+      args.d_A_log = da->data();
+      args.d_dt_bias = dbias->data();
+    }
+    args.allow_neg_eigval = options.allow_neg_eigval;
+    args.use_qk_l2norm = options.use_qk_l2norm;
+    args.scale = options.scale;
+    args.initial_state = start.defined() ? start.data() : nullptr;
+    args.t_inverse = inverse.data();
+    args.d_o = head_view(dout_rows.split_last(options.value_heads));
+    args.d_final_state = d_final.defined() ? d_final.data() : nullptr;
+    args.dq = mutable_head_view(dq);
+    args.dk = mutable_head_view(dk);
+    args.dv = mutable_head_view(dv);
+    args.d_decay = mutable_head_view(d_decay);
+    args.d_beta = mutable_head_view(d_beta);
+    args.d_gate_dtype = td.dtype();
+    Tensor d_start;
+    if (start.defined() && call.wanted(7)) {
+      d_start = Tensor::empty(ctx, start.shape(), start.dtype(), "gradient");
+      args.d_initial_state = d_start.data();
+    }
+    DELTRON_LAUNCH_WITH_WORKSPACE(ctx, gated_delta_rule_backward, args);
+    call.set_gradient(0, dq);
+    call.set_gradient(1, dk);
+    call.set_gradient(2, dv);
+    call.set_gradient(3, d_decay);
+    call.set_gradient(4, d_beta);
+    if (raw) {
+      da->finish();
+      dbias->finish();
+    }
+    if (d_start.defined()) call.set_gradient(7, d_start);
+  }
+  void release() override {
+    for (SavedTensor* saved : {&q, &k, &v, &decay, &beta, &A_log, &dt_bias, &initial_state, &t_inverse}) saved->release();
+    layout.reset();
+  }
+};
+
+class GatedRmsNormNode : public Node {
+ public:
+  using Node::Node;
+  SavedTensor x, z, weight, rstd;
+  NormOptions norm;
+  void backward(Context& ctx, BackwardCall& call) override {
+    const Tensor gate = z.get(), gamma = weight.get(), input = x.get(), dy = contiguous(ctx, call.output_gradient(0), "gradient");
+    const std::int64_t heads = gate.size(1);
+    Tensor dx = call.destination(0, input.shape(), input.dtype());
+    Tensor dz = call.destination(1, gate.shape(), gate.dtype());
+    ParameterGradient dgamma(ctx, call, 2, gamma.shape(), compute_dtype(input.dtype()), gamma.dtype());
+    kernels::GatedRmsNormBackwardArgs args;
+    args.rows = gate.size(0);
+    args.heads = heads;
+    args.dim = gate.size(2);
+    args.dtype = input.dtype();
+    args.x = head_view(input.split_last(heads));
+    args.z = head_view(gate);
+    args.dy = head_view(dy.split_last(heads));
+    args.weight = gamma.data();
+    args.weight_dtype = gamma.dtype();
+    args.zero_centered = norm.zero_centered;
+    args.rstd = rstd.get().data();
+    args.dx = mutable_head_view(dx.split_last(heads));
+    args.dz = mutable_head_view(dz);
+    args.dweight = dgamma.data();
+    DELTRON_LAUNCH_WITH_WORKSPACE(ctx, gated_rms_norm_backward, args);
+    dgamma.finish();
+    call.set_gradient(0, dx);
+    call.set_gradient(1, dz);
+  }
+  void release() override {
+    for (SavedTensor* saved : {&x, &z, &weight, &rstd}) saved->release();
+  }
+};
+
+void require(bool condition, const char* op, const std::string& what, const std::string& values, const std::string& rule) {
+  if (condition) return;
+  throw Error(ErrorCode::InvalidOpInput, ErrorText{what, op, values, rule, "give tensors that match the declared options"});
+}
+
+void check_rule_inputs(const GatedDeltaRuleInputs& in, const SequenceLayout& layout, const GatedDeltaRuleOptions& options, const char* op) {
+  const std::int64_t T = layout.tokens(), Hk = options.key_heads, Hv = options.value_heads;
+  require(Hk > 0 && Hv > 0 && Hv % Hk == 0, op, "head counts", "Hk " + std::to_string(Hk) + ", Hv " + std::to_string(Hv),
+          "value heads are a multiple of key heads");
+  const auto shape_is = [&](const Tensor& tensor, const char* name, const Shape& expected) {
+    require(tensor.defined(), op, std::string(name) + " is missing", "", "every input of the declared gate form is given");
+    require(tensor.shape() == expected, op, std::string("shape of ") + name, shape_text(tensor.shape()) + ", declared " + shape_text(expected),
+            "shapes follow the options");
+  };
+  shape_is(in.q, "q", {T, Hk, options.key_dim});
+  shape_is(in.k, "k", {T, Hk, options.key_dim});
+  shape_is(in.v, "v", {T, Hv, options.value_dim});
+  shape_is(in.decay, "decay", {T, Hv});
+  shape_is(in.beta, "beta", {T, Hv});
+  require(in.q.dtype() == in.k.dtype() && in.q.dtype() == in.v.dtype(), op, "dtypes of q, k, v",
+          std::string(dtype_name(in.q.dtype())) + ", " + dtype_name(in.k.dtype()) + ", " + dtype_name(in.v.dtype()), "one dtype");
+  const DType compute = compute_dtype(in.q.dtype());
+  if (options.gate_form == kernels::GateForm::Raw) {
+    shape_is(in.A_log, "A_log", {Hv});
+    shape_is(in.dt_bias, "dt_bias", {Hv});
+    require(in.A_log.dtype() == compute && in.dt_bias.dtype() == compute, op, "dtype of A_log, dt_bias", dtype_name(in.A_log.dtype()),
+            std::string(dtype_name(compute)) + " from initialisation to checkpoint");
+  } else {
+    require(!in.A_log.defined() && !in.dt_bias.defined(), op, "A_log or dt_bias given", "gate form activated", "they belong to raw gates");
+    require(!options.allow_neg_eigval, op, "allow_neg_eigval", "gate form activated", "it doubles the sigmoid of raw gates");
+  }
+  if (in.initial_state.defined()) {
+    shape_is(in.initial_state, "initial_state", {layout.documents(), Hv, options.key_dim, options.value_dim});
+    require(in.initial_state.dtype() == compute, op, "dtype of initial_state", dtype_name(in.initial_state.dtype()),
+            std::string("states are ") + dtype_name(compute));
+  }
+}
+
+}  // namespace
+
+Tensor gdn_qkv_prep(Context& ctx, const Tensor& qkv, const Tensor& conv_weight, const LayoutPtr& layout, const QkvPrepOptions& options,
+                    const char* name) {
+  const std::int64_t channels = 2 * options.key_heads * options.key_dim + options.value_heads * options.value_dim;
+  DELTRON_CHECK(qkv.rank() == 2 && qkv.size(1) == channels && conv_weight.rank() == 2 && conv_weight.size(0) == channels, name, ": qkv ",
+                shape_text(qkv.shape()), ", conv weight ", shape_text(conv_weight.shape()), ", channels ", channels);
+  DELTRON_CHECK_EQ(layout->tokens(), qkv.size(0), name);
+  Tensor y = Tensor::empty(ctx, qkv.shape(), qkv.dtype(), name);
+  kernels::CausalConv1dForwardArgs conv;
+  conv.tokens = qkv.size(0);
+  conv.channels = channels;
+  conv.kernel = conv_weight.size(1);
+  conv.documents = layout->device_documents();
+  conv.dtype = qkv.dtype();
+  conv.x = matrix_view(qkv);
+  conv.weight = conv_weight.data();
+  conv.weight_dtype = conv_weight.dtype();
+  conv.y = mutable_matrix_view(y);
+  DELTRON_LAUNCH(ctx, causal_conv1d_forward, conv);
+  Tensor rstd;
+  if (options.use_qk_l2norm) {
+    rstd = Tensor::empty(ctx, {qkv.size(0), 2 * options.key_heads}, compute_dtype(qkv.dtype()), "rstd");
+    kernels::L2NormForwardArgs norm;
+    norm.rows = qkv.size(0);
+    norm.heads = 2 * options.key_heads;
+    norm.dim = options.key_dim;
+    norm.dtype = qkv.dtype();
+    norm.epsilon = options.epsilon;
+    norm.x = {y.data(), 0, y.stride(0), options.key_dim};
+    norm.y = {y.data(), 0, y.stride(0), options.key_dim};
+    norm.rstd = rstd.data();
+    DELTRON_LAUNCH(ctx, l2_norm_forward, norm);
+  }
+  if (!GraphRecorder::wanted(ctx, {qkv, conv_weight})) return y;
+  auto node = std::make_shared<QkvPrepNode>(name);
+  node->layout = layout;
+  node->options = options;
+  GraphRecorder recorder(ctx, node);
+  recorder.input(qkv, "qkv");
+  recorder.input(conv_weight, "conv_weight");
+  node->qkv = SavedTensor(ctx, qkv, std::string(name) + ".conv_input");
+  node->weight = SavedTensor(ctx, conv_weight, "conv1d.weight");
+  if (options.use_qk_l2norm) {
+    node->prepared = SavedTensor(ctx, y, std::string(name) + ".qkv");
+    node->rstd = SavedTensor(ctx, rstd, std::string(name) + ".rstd");
+  }
+  return recorder.output(y);
+}
+
+GatedDeltaRuleResult gated_delta_rule(Context& ctx, const GatedDeltaRuleInputs& in, const LayoutPtr& layout,
+                                      const GatedDeltaRuleOptions& given, const char* name) {
+  GatedDeltaRuleOptions options = given;
+  check_rule_inputs(in, *layout, options, name);
+  if (options.scale == 0) options.scale = 1.0 / std::sqrt(static_cast<double>(options.key_dim));
+  const std::vector<Tensor> inputs = {in.q, in.k, in.v, in.decay, in.beta, in.A_log, in.dt_bias, in.initial_state};
+  const bool record = GraphRecorder::wanted(ctx, inputs);
+  const std::int64_t T = in.q.size(0), Hv = options.value_heads;
+  const DType compute = compute_dtype(in.q.dtype());
+  GatedDeltaRuleResult result;
+  result.out = Tensor::empty(ctx, {T, Hv * options.value_dim}, in.q.dtype(), name);
+  if (options.output_final_state) {
+    result.final_state = Tensor::empty(ctx, {layout->documents(), Hv, options.key_dim, options.value_dim}, compute, "final_state");
+  }
+  Tensor t_inverse = record ? Tensor::empty(ctx, {T, Hv, kernels::kDeltaRuleChunk}, in.q.dtype(), "t_inverse") : Tensor();
+  kernels::GatedDeltaRuleForwardArgs args;
+  args.tokens = T;
+  args.key_heads = options.key_heads;
+  args.value_heads = Hv;
+  args.key_dim = options.key_dim;
+  args.value_dim = options.value_dim;
+  args.documents = layout->device_documents();
+  args.dtype = in.q.dtype();
+  args.q = head_view(in.q);
+  args.k = head_view(in.k);
+  args.v = head_view(in.v);
+  args.gate_form = options.gate_form;
+  args.decay = head_view(in.decay);
+  args.decay_dtype = in.decay.dtype();
+  args.beta = head_view(in.beta);
+  args.beta_dtype = in.beta.dtype();
+  args.A_log = in.A_log.defined() ? in.A_log.data() : nullptr;
+  args.dt_bias = in.dt_bias.defined() ? in.dt_bias.data() : nullptr;
+  args.allow_neg_eigval = options.allow_neg_eigval;
+  args.use_qk_l2norm = options.use_qk_l2norm;
+  args.scale = options.scale;
+  args.initial_state = in.initial_state.defined() ? in.initial_state.data() : nullptr;
+  args.final_state = result.final_state ? result.final_state->data() : nullptr;
+  args.o = mutable_head_view(result.out.split_last(Hv));
+  args.t_inverse = record ? t_inverse.data() : nullptr;
+  DELTRON_LAUNCH_WITH_WORKSPACE(ctx, gated_delta_rule_forward, args);
+  if (!record) return result;
+  auto node = std::make_shared<GatedDeltaRuleNode>(name);
+  node->layout = layout;
+  node->options = options;
+  GraphRecorder recorder(ctx, node);
+  const char* names[] = {"q", "k", "v", "decay", "beta", "A_log", "dt_bias", "initial_state"};
+  SavedTensor* saved[] = {&node->q, &node->k, &node->v, &node->decay, &node->beta, &node->A_log, &node->dt_bias, &node->initial_state};
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    recorder.input(inputs[i], names[i]);
+    if (inputs[i].defined()) *saved[i] = SavedTensor(ctx, inputs[i], std::string(name) + "." + names[i]);
+  }
+  node->t_inverse = SavedTensor(ctx, t_inverse, std::string(name) + ".t_inverse");
+  result.out = recorder.output(result.out);
+  if (result.final_state) result.final_state = recorder.output(*result.final_state);
+  return result;
+}
+
+Tensor gated_rms_norm(Context& ctx, const Tensor& x, const Tensor& z, const Tensor& weight, const NormOptions& norm, const char* name) {
+  DELTRON_CHECK(x.rank() == 2 && z.rank() == 3 && x.size(1) == z.size(1) * z.size(2) && weight.rank() == 1 && weight.size(0) == z.size(2) &&
+                    x.dtype() == z.dtype(),
+                name, ": x ", shape_text(x.shape()), ", z ", shape_text(z.shape()), ", weight ", shape_text(weight.shape()));
+  const std::int64_t heads = z.size(1);
+  Tensor y = Tensor::empty(ctx, x.shape(), x.dtype(), name);
+  const Tensor rstd = Tensor::empty(ctx, {x.size(0), heads}, compute_dtype(x.dtype()), "rstd");
+  kernels::GatedRmsNormForwardArgs args;
+  args.rows = x.size(0);
+  args.heads = heads;
+  args.dim = z.size(2);
+  args.dtype = x.dtype();
+  args.x = head_view(x.split_last(heads));
+  args.z = head_view(z);
+  args.weight = weight.data();
+  args.weight_dtype = weight.dtype();
+  args.zero_centered = norm.zero_centered;
+  args.epsilon = norm.epsilon;
+  args.rstd = rstd.data();
+  args.y = mutable_head_view(y.split_last(heads));
+  DELTRON_LAUNCH(ctx, gated_rms_norm_forward, args);
+  if (!GraphRecorder::wanted(ctx, {x, z, weight})) return y;
+  auto node = std::make_shared<GatedRmsNormNode>(name);
+  node->norm = norm;
+  GraphRecorder recorder(ctx, node);
+  recorder.input(x, "x");
+  recorder.input(z, "z");
+  recorder.input(weight, "weight");
+  node->x = SavedTensor(ctx, x, std::string(name) + ".x");
+  node->z = SavedTensor(ctx, z, std::string(name) + ".z");
+  node->weight = SavedTensor(ctx, weight, "out_norm.weight");
+  node->rstd = SavedTensor(ctx, rstd, std::string(name) + ".rstd");
+  return recorder.output(y);
+}
+
+}  // namespace deltron

@@ -1,0 +1,53 @@
+// Differentiable pieces of the Gated DeltaNet mixer: convolution with q/k norm, the gated delta rule, the gated output norm.
+// Mathematics: docs/gdn.md.
+#pragma once
+
+#include <optional>
+
+#include "kernels/gated_delta_rule.h"
+#include "src/autograd/functions_basic.h"
+#include "src/autograd/functions_linear.h"
+
+namespace deltron {
+
+struct QkvPrepOptions {
+  std::int64_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
+  bool use_qk_l2norm = true;
+  double epsilon = 1e-6;
+};
+
+// qkv [T, 2 Hk K + Hv V] -> the same shape: causal convolution and SiLU with conv_weight [C,kc], then the L2 norm of every q and k head.
+// Saves the input and the output (which the delta rule keeps anyway), not what lies between.
+Tensor gdn_qkv_prep(Context& ctx, const Tensor& qkv, const Tensor& conv_weight, const LayoutPtr& layout, const QkvPrepOptions& options,
+                    const char* name);
+
+struct GatedDeltaRuleOptions {
+  std::int64_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
+  kernels::GateForm gate_form = kernels::GateForm::Activated;
+  bool allow_neg_eigval = false;  // raw gates only
+  bool use_qk_l2norm = false;     // inside the rule, before the scale on q
+  double scale = 0;               // 0: 1/sqrt(K)
+  bool output_final_state = false;
+};
+
+// q, k [T,Hk,K], v [T,Hv,V]; activated gates: decay = g [T,Hv] natural log, beta [T,Hv]; raw: decay = alpha, beta = its logit,
+// A_log and dt_bias [Hv]. initial_state [N,Hv,K,V] of the compute type, or undefined.
+struct GatedDeltaRuleInputs {
+  Tensor q, k, v, decay, beta;
+  Tensor A_log, dt_bias;
+  Tensor initial_state;
+};
+
+struct GatedDeltaRuleResult {
+  Tensor out;                         // [T, Hv*V]
+  std::optional<Tensor> final_state;  // [N,Hv,K,V] of the compute type
+};
+
+// Checks head counts, gate form and shapes against the options; every condition has its own message (ErrorCode::InvalidOpInput).
+GatedDeltaRuleResult gated_delta_rule(Context& ctx, const GatedDeltaRuleInputs& inputs, const LayoutPtr& layout,
+                                      const GatedDeltaRuleOptions& options, const char* name);
+
+// y [T,Hv*V] = rms_norm(x; weight [V]) * silu(z), per head; x [T,Hv*V], z [T,Hv,V] (a strided view).
+Tensor gated_rms_norm(Context& ctx, const Tensor& x, const Tensor& z, const Tensor& weight, const NormOptions& norm, const char* name);
+
+}  // namespace deltron

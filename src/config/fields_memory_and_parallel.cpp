@@ -1,0 +1,37 @@
+// The keys of sections `recompute`, `offload` and `parallel`.
+#include "src/config/section_fields.h"
+
+namespace deltron {
+
+void add_memory_and_parallel_fields(std::vector<Field>& table) {
+  constexpr double kMostRanks = 1000000.0;
+
+  SectionFields<RecomputeConfig> r(table, "recompute", &RunConfig::recompute);
+  using R = RecomputeConfig;
+  r.add_words("recompute_granularity", &R::recompute_granularity, {"none", "full", "selective"},
+              "recompute nothing, whole layers (full), or the regions of recompute_modules (selective)");
+  r.add_words("recompute_method", &R::recompute_method, {"none", "uniform", "block"},
+              "with full: groups of recompute_num_layers layers (uniform) or the first recompute_num_layers alone (block)");
+  r.add("recompute_num_layers", &R::recompute_num_layers, "with full: layers a group, or layers recomputed; 0 = not set").at_least(0).in("layers");
+  r.add_word_list("recompute_modules", &R::recompute_modules,
+                  {"core_attn", "mlp", "gdn", "gdn_in_proj", "gdn_qkv", "gdn_norm_out", "gdn_qkv_block", "gdn_core_attn"},
+                  "with selective: the regions; nothing is implied");
+
+  SectionFields<OffloadConfig> o(table, "offload", &RunConfig::offload);
+  using O = OffloadConfig;
+  o.add("fine_grained_activation_offloading", &O::fine_grained_activation_offloading, "copy chosen saved activations to host memory until backward");
+  o.add_word_list("offload_modules", &O::offload_modules, {"gdn_qkv", "gdn_core_attn", "core_attn", "attn_proj", "layer_input"},
+                  "whose saved activations are offloaded");
+  o.add("min_offloaded_tensor_size", &O::min_offloaded_tensor_size, "smaller tensors stay on the device").at_least(0).in("elements");
+  o.add("activation_offload_fraction", &O::activation_offload_fraction, "share of the eligible groups that is offloaded").at_least(0).at_most(1);
+
+  SectionFields<ParallelConfig> p(table, "parallel", &RunConfig::parallel);
+  using P = ParallelConfig;
+  p.add("tensor_model_parallel_size", &P::tensor_model_parallel_size, "ranks over which heads and MLP channels are cut")
+      .at_least(1).at_most(kMostRanks).in("ranks");
+  p.add("sequence_parallel", &P::sequence_parallel, "cut norms and residual stream by tokens over the tensor-parallel ranks");
+  p.add("context_parallel_size", &P::context_parallel_size, "ranks over which every sequence is cut").at_least(1).at_most(kMostRanks).in("ranks");
+  p.add("pipeline_model_parallel_size", &P::pipeline_model_parallel_size, "reserved: 1").at_least(1).at_most(kMostRanks).in("ranks");
+}
+
+}  // namespace deltron

@@ -1,0 +1,75 @@
+// Keys, or words of keys, that this version refuses because what they ask for does not exist yet.
+// Delete an entry when its feature lands; nothing else needs to change.
+#include <algorithm>
+
+#include "src/config/rules.h"
+
+namespace deltron {
+namespace {
+
+struct NotYet {
+  const char* name;
+  std::vector<const char*> words;  // the refused words; empty: every value but the default
+};
+
+const std::vector<NotYet>& model_entries() {
+  static const std::vector<NotYet> entries = {
+      {"model.experimental_attention_variant", {"gdn2"}},
+      {"model.gdn_pre_gated_delta_rule_fusion", {}},
+      {"model.gdn_gated_output_norm_fusion", {}},
+  };
+  return entries;
+}
+
+const std::vector<NotYet>& run_entries() {
+  static const std::vector<NotYet> entries = {
+      {"recompute.recompute_granularity", {}},
+      {"recompute.recompute_method", {}},
+      {"recompute.recompute_num_layers", {}},
+      {"recompute.recompute_modules", {}},
+      {"offload.fine_grained_activation_offloading", {}},
+      {"offload.offload_modules", {}},
+      {"offload.min_offloaded_tensor_size", {}},
+      {"offload.activation_offload_fraction", {}},
+      {"parallel.tensor_model_parallel_size", {}},
+      {"parallel.sequence_parallel", {}},
+      {"parallel.context_parallel_size", {}},
+      {"parallel.pipeline_model_parallel_size", {}},
+      {"training.device", {"cuda"}},
+      {"training.exit_interval", {}},
+      {"training.exit_duration_in_mins", {}},
+      {"optimizer.use_distributed_optimizer", {}},
+      {"logging.tensorboard", {}},
+      {"logging.log_per_layer_grad_norm", {}},
+      {"logging.loss_spike_z_score", {}},
+  };
+  return entries;
+}
+
+void refuse(RuleContext& context, const std::vector<NotYet>& entries) {
+  for (const NotYet& entry : entries) {
+    if (is_default(context.config, entry.name)) continue;
+    const Field& field = field_of(entry.name);
+    const std::string value = value_text(field, field.get(context.config));
+    if (!entry.words.empty() && std::find(entry.words.begin(), entry.words.end(), value) == entry.words.end()) continue;
+    context.report(ErrorCode::ConfigNotAvailable, {entry.name},
+                   {field.name() + " is not available in this version", "", value, "", "leave it at " + value_text(field, field.default_value)});
+  }
+}
+
+void refuse_in_model(RuleContext& context) { refuse(context, model_entries()); }
+void refuse_in_run(RuleContext& context) { refuse(context, run_entries()); }
+
+}  // namespace
+
+const std::vector<Rule>& model_not_yet_rules() {
+  static const std::vector<Rule> rules = {{"model_features_exist", "features of the network that this version lacks are refused", refuse_in_model}};
+  return rules;
+}
+
+const std::vector<Rule>& not_yet_rules() {
+  static const std::vector<Rule> rules = {{"features_exist", "features of the run that this version lacks are refused", refuse_in_run}};
+  return rules;
+}
+
+}  // namespace deltron

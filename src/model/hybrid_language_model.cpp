@@ -1,0 +1,48 @@
+// See hybrid_language_model.h.
+#include "src/model/hybrid_language_model.h"
+
+namespace deltron {
+
+HybridLanguageModel::HybridLanguageModel(Context& ctx, const TransformerConfig& config, DType dtype, bool trainable, std::uint64_t seed)
+    : config_(config), dtype_(dtype) {
+  LayerSetup setup;
+  setup.store = &store_;
+  setup.config = &config_;
+  setup.dtype = dtype;
+  embedding_ = store_.declare({.name = "embedding.word_embeddings.weight", .shape = {config.vocab_size, config.hidden_size}, .dtype = dtype,
+                               .init = InitKind::Normal, .init_scale = config.init_method_std});
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    setup.layer = static_cast<int>(layer);
+    setup.prefix = "decoder.layers." + std::to_string(layer) + ".";
+    blocks_.emplace_back(setup, seed);
+  }
+  setup.prefix = "decoder.";
+  final_norm_ = setup.declare_norm("final_layernorm.weight");
+  output_ = embedding_;
+  if (config.untie_embeddings_and_output_weights) {
+    output_ = store_.declare({.name = "output_layer.weight", .shape = {config.vocab_size, config.hidden_size}, .dtype = dtype,
+                              .init = InitKind::Normal, .init_scale = config.init_method_std});
+  }
+  store_.materialise(ctx, trainable);
+}
+
+Tensor HybridLanguageModel::logits(Context& ctx, const Tensor& ids, const LayoutPtr& layout, const ForwardMode& mode) const {
+  Tensor hidden;
+  {
+    ScopeGuard scope(ctx, -1, "embedding");
+    hidden = embedding(ctx, ids, embedding_->value, dtype_, "embedding");
+  }
+  for (const TransformerBlock& block : blocks_) hidden = block.forward(ctx, hidden, layout, mode);
+  ScopeGuard scope(ctx, -1, "output");
+  const NormOptions norm{config_.layernorm_zero_centered_gamma, config_.layernorm_epsilon};
+  return norm_linear(ctx, hidden, final_norm_->value, norm, {output_->value}, {"logits"})[0];
+}
+
+Tensor HybridLanguageModel::loss(Context& ctx, const Tensor& ids, const Tensor& labels, const LayoutPtr& layout, const ForwardMode& mode,
+                                 double scale) const {
+  const Tensor scores = logits(ctx, ids, layout, mode);
+  ScopeGuard scope(ctx, -1, "output");
+  return cross_entropy(ctx, scores, labels, scale);
+}
+
+}  // namespace deltron

@@ -1,0 +1,34 @@
+// The hybrid language model: embedding, decoder layers of Gated DeltaNet and softmax attention, final norm, output projection.
+// Knows nothing of training loops, files or ranks.
+#pragma once
+
+#include <vector>
+
+#include "src/nn/block.h"
+
+namespace deltron {
+
+class HybridLanguageModel {
+ public:
+  // Declares and allocates all parameters; `trainable` adds main gradients. `seed` addresses dropout decisions.
+  HybridLanguageModel(Context& ctx, const TransformerConfig& config, DType dtype, bool trainable, std::uint64_t seed);
+
+  // ids [T] I32, each below vocab_size. All calls return tensors on the context's device.
+  Tensor logits(Context& ctx, const Tensor& ids, const LayoutPtr& layout, const ForwardMode& mode) const;  // [T, vocab]
+  // Sum of the cross entropy over valid labels times `scale`, one F64 value.
+  Tensor loss(Context& ctx, const Tensor& ids, const Tensor& labels, const LayoutPtr& layout, const ForwardMode& mode, double scale) const;
+
+  ParameterStore& parameters() { return store_; }
+  const ParameterStore& parameters() const { return store_; }
+  const TransformerConfig& config() const { return config_; }
+  DType dtype() const { return dtype_; }
+
+ private:
+  TransformerConfig config_;
+  DType dtype_;
+  ParameterStore store_;
+  ParameterPtr embedding_, final_norm_, output_;
+  std::vector<TransformerBlock> blocks_;
+};
+
+}  // namespace deltron

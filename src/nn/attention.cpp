@@ -1,0 +1,78 @@
+// See attention.h.
+#include "src/nn/attention.h"
+
+#include "src/base/rng.h"
+
+namespace deltron {
+
+SelfAttention::SelfAttention(const LayerSetup& setup, std::uint64_t seed)
+    : layer_(setup.layer),
+      seed_(seed),
+      heads_(setup.config->num_attention_heads),
+      groups_(query_groups(*setup.config)),
+      dim_(head_dim(*setup.config)),
+      gated_(setup.config->attention_output_gate),
+      qk_norm_(setup.config->qk_layernorm),
+      rotary_dim_(::deltron::rotary_dim(*setup.config)),
+      rotary_base_(setup.config->rotary_base),
+      drop_probability_(setup.config->attention_dropout),
+      norm_options_(setup.norm()) {
+  const TransformerConfig& config = *setup.config;
+  const std::int64_t h = config.hidden_size, q = heads_ * dim_, kv = groups_ * dim_;
+  const std::string attention = setup.prefix + "self_attention.";
+  if (setup.input_norm) input_norm_ = setup.declare_norm("input_layernorm.weight");
+  std::vector<Section> sections = {{"query", q}};
+  if (gated_) sections.push_back({"gate", q});
+  sections.push_back({"key", kv});
+  sections.push_back({"value", kv});
+  qkv_weight_ = setup.store->declare({.name = attention + "linear_qkv.weight", .shape = {(gated_ ? 2 * q : q) + 2 * kv, h},
+                                      .dtype = setup.dtype, .sections = sections, .init = InitKind::Normal,
+                                      .init_scale = config.init_method_std});
+  if (qk_norm_) {
+    const auto declare = [&](const char* name) {
+      return setup.store->declare({.name = attention + name, .shape = {dim_}, .dtype = setup.dtype, .init = InitKind::Constant,
+                                   .init_scale = norm_options_.zero_centered ? 0.0 : 1.0, .weight_decay = false,
+                                   .partial = {.tensor_parallel = true}});
+    };
+    q_norm_ = declare("q_layernorm.weight");
+    k_norm_ = declare("k_layernorm.weight");
+  }
+  proj_weight_ = setup.store->declare({.name = attention + "linear_proj.weight", .shape = {h, q}, .dtype = setup.dtype,
+                                       .init = InitKind::Normal, .init_scale = setup.output_std()});
+}
+
+Tensor SelfAttention::forward(Context& ctx, const Tensor& x, const LayoutPtr& layout, bool training) const {
+  const std::int64_t q = heads_ * dim_, kv = groups_ * dim_;
+  Tensor projected;
+  {
+    ScopeGuard scope(ctx, layer_, "attn_qkv");
+    projected = project_input(ctx, x, input_norm_, norm_options_, {qkv_weight_}, {"attn.qkv"})[0];
+  }
+  std::vector<Piece> pieces = {{q, heads_}};
+  if (gated_) pieces.push_back({q, 0});
+  pieces.push_back({kv, groups_});
+  pieces.push_back({kv, groups_});
+  const std::vector<Tensor> parts = split(ctx, projected, pieces, "attn.qkv.split");
+  const Tensor& key = parts[parts.size() - 2];
+  Tensor core;
+  {
+    ScopeGuard scope(ctx, layer_, "core_attn");
+    HeadPrepOptions prep;
+    prep.norm = qk_norm_;
+    prep.norm_options = norm_options_;
+    prep.rotary_dim = rotary_dim_;
+    prep.rotary_base = rotary_base_;
+    const Tensor none;
+    const Tensor queries = prepare_heads(ctx, parts[0], qk_norm_ ? q_norm_->value : none, layout, prep, "attn.q");
+    const Tensor keys = prepare_heads(ctx, key, qk_norm_ ? k_norm_->value : none, layout, prep, "attn.k");
+    AttentionOptions options;
+    options.drop_probability = training ? drop_probability_ : 0;
+    options.site = {seed_, static_cast<std::uint32_t>(layer_), kRngSiteAttentionDropout};
+    core = attention(ctx, queries, keys, parts.back(), layout, options, "attn.core");
+  }
+  ScopeGuard scope(ctx, layer_, "attn_proj");
+  if (gated_) core = sigmoid_gate(ctx, core, parts[1], "attn.gate");
+  return linear(ctx, core, proj_weight_->value, "attn.proj");
+}
+
+}  // namespace deltron

@@ -1,0 +1,26 @@
+// Softmax attention as in Qwen3.5, each part switchable: output gate, q/k norm, grouped queries, partial rotary embedding.
+#pragma once
+
+#include "src/autograd/functions_attention.h"
+#include "src/nn/layer.h"
+
+namespace deltron {
+
+class SelfAttention {
+ public:
+  SelfAttention(const LayerSetup& setup, std::uint64_t seed);
+  // x [T,h] (the residual stream; its norm is inside) -> [T,h].
+  Tensor forward(Context& ctx, const Tensor& x, const LayoutPtr& layout, bool training) const;
+
+ private:
+  int layer_;
+  std::uint64_t seed_;
+  std::int64_t heads_, groups_, dim_;
+  bool gated_, qk_norm_;
+  std::int64_t rotary_dim_;
+  double rotary_base_, drop_probability_;
+  NormOptions norm_options_;
+  ParameterPtr input_norm_, qkv_weight_, q_norm_, k_norm_, proj_weight_;
+};
+
+}  // namespace deltron

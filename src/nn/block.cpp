@@ -1,0 +1,32 @@
+// See block.h.
+#include "src/nn/block.h"
+
+#include "src/base/rng.h"
+
+namespace deltron {
+
+TransformerBlock::TransformerBlock(const LayerSetup& setup, std::uint64_t seed)
+    : layer_(setup.layer), seed_(seed), drop_probability_(setup.config->hidden_dropout) {
+  if (is_linear_layer(*setup.config, setup.layer)) {
+    linear_mixer_.emplace(setup);
+  } else {
+    softmax_mixer_.emplace(setup, seed);
+  }
+  mlp_.emplace(setup);
+}
+
+Tensor TransformerBlock::forward(Context& ctx, const Tensor& x, const LayoutPtr& layout, const ForwardMode& mode) const {
+  const double drop = mode.training ? drop_probability_ : 0;
+  const auto layer = static_cast<std::uint32_t>(layer_);
+  Tensor hidden = x;
+  if (!(linear_mixer_ && mode.without_linear_mixers)) {
+    const Tensor mixed = linear_mixer_ ? linear_mixer_->forward(ctx, x, layout) : softmax_mixer_->forward(ctx, x, layout, mode.training);
+    ScopeGuard scope(ctx, layer_, "residual");
+    hidden = dropout_add(ctx, mixed, x, layout, {seed_, layer, kRngSiteHiddenDropoutMixer}, drop, "residual");
+  }
+  const Tensor expanded = mlp_->forward(ctx, hidden);
+  ScopeGuard scope(ctx, layer_, "residual");
+  return dropout_add(ctx, expanded, hidden, layout, {seed_, layer, kRngSiteHiddenDropoutMlp}, drop, "residual");
+}
+
+}  // namespace deltron

@@ -1,0 +1,32 @@
+// One decoder layer: residual mixer (Gated DeltaNet or softmax attention), then residual MLP.
+#pragma once
+
+#include <optional>
+
+#include "src/nn/attention.h"
+#include "src/nn/gdn.h"
+#include "src/nn/mlp.h"
+
+namespace deltron {
+
+struct ForwardMode {
+  bool training = false;
+  // For ablation studies: the mixers of linear layers contribute nothing to the residual stream.
+  bool without_linear_mixers = false;
+};
+
+class TransformerBlock {
+ public:
+  TransformerBlock(const LayerSetup& setup, std::uint64_t seed);
+  Tensor forward(Context& ctx, const Tensor& x, const LayoutPtr& layout, const ForwardMode& mode) const;  // [T,h] -> [T,h]
+
+ private:
+  int layer_;
+  std::uint64_t seed_;
+  double drop_probability_;
+  std::optional<GatedDeltaNet> linear_mixer_;
+  std::optional<SelfAttention> softmax_mixer_;
+  std::optional<Mlp> mlp_;
+};
+
+}  // namespace deltron

@@ -1,0 +1,80 @@
+// Parameters of a model: declared by layers, then made all at once, so that main gradients lie in one buffer. A physical parameter may
+// fuse logical sections along its rows (in_proj = query|key|value); names, initial values and checkpoints go by section.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/autograd/node.h"
+
+namespace deltron {
+
+enum class InitKind {
+  Normal,   // normal(0, scale)
+  Uniform,  // uniform(-scale, scale)
+  Constant, // scale
+  ALog,     // log of uniform(1, 16), drawn in fp64, never -inf
+};
+
+// A row range of a physical parameter with a name of its own: full name = parameter name + "." + section name. Parameters that
+// together make one logical matrix carry a "#part" suffix, which logical names drop.
+struct Section {
+  std::string name;
+  std::int64_t rows = 0;
+};
+
+// Over which groups the gradient of this parameter is a partial sum when the model is cut over ranks.
+struct PartialGradient {
+  bool tensor_parallel = false;  // replicated over tensor-parallel ranks that each see their own heads or tokens
+};
+
+struct ParameterSpec {
+  std::string name;
+  Shape shape;
+  DType dtype = DType::F32;
+  std::vector<Section> sections = {};  // empty: the parameter is one logical tensor
+  InitKind init = InitKind::Normal;
+  double init_scale = 0.02;
+  bool weight_decay = true;            // false for 1-D parameters, A_log, dt_bias
+  PartialGradient partial = {};
+};
+
+struct Parameter {
+  ParameterSpec spec;
+  Tensor value;          // a leaf if the store is trainable
+  Tensor main_gradient;  // compute type, same shape; undefined if not trainable
+};
+using ParameterPtr = std::shared_ptr<Parameter>;
+
+// A logical tensor: a row range of a parameter.
+struct LogicalTensor {
+  std::string name;
+  ParameterPtr parameter;
+  std::int64_t row_begin = 0;
+  Shape shape;
+  Tensor value() const;          // view, no gradient bookkeeping
+  Tensor slice(const Tensor& like_parameter) const;  // the same rows of a tensor with the parameter's shape
+};
+
+class ParameterStore {
+ public:
+  ParameterPtr declare(ParameterSpec spec);
+  // Allocates values (and main gradients). Call once, after every layer has declared.
+  void materialise(Context& ctx, bool trainable);
+  // Initial values from counter-based streams keyed by (seed, logical name, block): the same for every rank layout.
+  void initialise(Context& ctx, std::uint64_t seed);
+  void zero_main_gradients(Context& ctx);
+
+  const std::vector<ParameterPtr>& all() const { return parameters_; }
+  std::vector<LogicalTensor> logical() const;
+  std::int64_t count() const;  // elements
+  const Tensor& gradient_buffer() const { return gradients_; }
+
+ private:
+  std::vector<ParameterPtr> parameters_;
+  Tensor gradients_;
+};
+
+}  // namespace deltron

@@ -1,0 +1,100 @@
+// Everything a rank owns: device, memory, pool, streams, seed, and typed slots that higher layers fill (autograd state,
+// communicators, offload manager). There are no mutable globals, so several ranks can live as threads of one process.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <typeindex>
+
+#include "kernels/views.h"
+#include "src/base/stream.h"
+#include "src/base/thread_pool.h"
+#include "src/tensor/memory.h"
+#include "src/tensor/stream.h"
+
+namespace deltron {
+
+struct ContextOptions {
+  DeviceKind device = DeviceKind::Cpu;
+  DeviceKind planned_device = DeviceKind::Cpu;  // meta: whose workspaces are counted
+  int threads = 0;                              // 0: all cores this process may use
+  bool pin_threads = true;
+  std::int64_t memory_capacity = 0;             // bytes; 0: what the device has
+  std::uint64_t seed = 1234;
+};
+
+class Context {
+ public:
+  explicit Context(const ContextOptions& options = {});
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  DeviceKind device() const { return options_.device; }
+  bool is_meta() const { return options_.device == DeviceKind::Meta; }
+  // The device whose kernels are run, or on meta: whose workspaces are counted.
+  DeviceKind kernel_device() const { return is_meta() ? options_.planned_device : options_.device; }
+  std::uint64_t seed() const { return options_.seed; }
+  const ContextOptions& options() const { return options_; }
+
+  ThreadPool& pool() { return *pool_; }
+  StreamHandle stream() { return StreamHandle{options_.device, nullptr, pool_.get()}; }
+  const std::shared_ptr<Allocator>& memory() const { return memory_; }
+  const std::shared_ptr<Allocator>& host_memory() const { return host_memory_; }  // the host offload pool
+  Stream& copy_out_stream();  // device to host, made on first use
+  Stream& copy_in_stream();   // host to device
+
+  const MemoryScope& scope() const { return scope_; }
+
+  // One object of type T for this rank, made on first use.
+  template <class T>
+  T& slot() {
+    std::shared_ptr<void>& entry = slots_[std::type_index(typeid(T))];
+    if (!entry) entry = std::make_shared<T>();
+    return *static_cast<T*>(entry.get());
+  }
+
+ private:
+  friend class ScopeGuard;
+  ContextOptions options_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::shared_ptr<Allocator> memory_;
+  std::shared_ptr<Allocator> host_memory_;
+  std::unique_ptr<Stream> copy_out_;
+  std::unique_ptr<Stream> copy_in_;
+  MemoryScope scope_;
+  std::map<std::type_index, std::shared_ptr<void>> slots_;
+};
+
+// Allocations below this guard are counted under (layer, region). `region` must be a string literal.
+class ScopeGuard {
+ public:
+  ScopeGuard(Context& ctx, int layer, const char* region) : ctx_(ctx), before_(ctx.scope_) { ctx.scope_ = {layer, region}; }
+  ScopeGuard(Context& ctx, const char* region) : ScopeGuard(ctx, ctx.scope_.layer, region) {}
+  ~ScopeGuard() { ctx_.scope_ = before_; }
+  ScopeGuard(const ScopeGuard&) = delete;
+  ScopeGuard& operator=(const ScopeGuard&) = delete;
+
+ private:
+  Context& ctx_;
+  MemoryScope before_;
+};
+
+// Workspace for one kernel call, counted; released at the end of the scope.
+class WorkspaceLease {
+ public:
+  WorkspaceLease(Context& ctx, std::int64_t bytes);
+  ~WorkspaceLease();
+  WorkspaceLease(const WorkspaceLease&) = delete;
+  WorkspaceLease& operator=(const WorkspaceLease&) = delete;
+  kernels::Workspace workspace() const { return {data_, bytes_}; }
+
+ private:
+  std::shared_ptr<Allocator> memory_;
+  void* data_ = nullptr;
+  std::int64_t bytes_;
+};
+
+}  // namespace deltron

@@ -1,0 +1,83 @@
+// See storage.h.
+#include "src/tensor/storage.h"
+
+#include <utility>
+
+#include "src/base/check.h"
+
+namespace deltron {
+
+const char* storage_state_name(StorageState state) {
+  switch (state) {
+    case StorageState::Resident: return "Resident";
+    case StorageState::Discarded: return "Discarded";
+    case StorageState::OnHost: return "OnHost";
+    case StorageState::Reloading: return "Reloading";
+  }
+  return "?";
+}
+
+Storage::Storage(std::shared_ptr<Allocator> allocator, DeviceKind device, std::int64_t bytes, MemoryTag tag, MemoryScope scope,
+                 std::string name)
+    : allocator_(std::move(allocator)), bytes_(bytes), device_(device), tag_(tag), scope_(scope), name_(std::move(name)) {
+  data_ = allocator_->allocate(bytes_, tag_, scope_);
+}
+
+Storage::~Storage() {
+  if (saved_count_ > 0 && state_ == StorageState::Resident) allocator_->note_unsaved(this);
+  if (state_ == StorageState::Resident || state_ == StorageState::Reloading) allocator_->release(data_, bytes_, tag_, scope_);
+}
+
+void* Storage::data() const {
+  if (state_ != StorageState::Resident) {
+    throw Error(ErrorCode::InternalFault,
+                ErrorText{"storage of '" + name_ + "' is " + storage_state_name(state_) + ", not Resident",
+                          "layer " + std::to_string(scope_.layer) + " " + scope_.region, std::to_string(bytes_) + " bytes",
+                          "a storage that recompute or offload has freed must be restored before it is read",
+                          "this is a wrong order of hooks, a fault of ours"});
+  }
+  return data_;
+}
+
+void Storage::discard(StorageState next) {
+  DELTRON_CHECK(state_ == StorageState::Resident, "storage of '", name_, "' is ", storage_state_name(state_), " and cannot be freed");
+  if (saved_count_ > 0) allocator_->note_unsaved(this);
+  allocator_->release(std::exchange(data_, nullptr), bytes_, tag_, scope_);
+  state_ = next;
+}
+
+void Storage::reallocate(StorageState next) {
+  DELTRON_CHECK(state_ == StorageState::Discarded || state_ == StorageState::OnHost, "storage of '", name_, "' is ",
+                storage_state_name(state_));
+  data_ = allocator_->allocate(bytes_, tag_, scope_);
+  state_ = next;
+  if (saved_count_ > 0) allocator_->note_saved(this, {saved_as_, bytes_, tag_, scope_});
+}
+
+void Storage::adopt(Storage& other) {
+  DELTRON_CHECK(state_ == StorageState::Discarded, "storage of '", name_, "' is ", storage_state_name(state_), " and cannot adopt");
+  DELTRON_CHECK(other.state_ == StorageState::Resident, "storage of '", other.name_, "' is ", storage_state_name(other.state_));
+  DELTRON_CHECK_EQ(bytes_, other.bytes_, "adopting '", other.name_, "' into '", name_, "'");
+  DELTRON_CHECK(allocator_.get() == other.allocator_.get(), "storages of one allocator");
+  if (other.saved_count_ > 0) allocator_->note_unsaved(&other);
+  // Counted under the adopter's tag and scope from now on.
+  allocator_->retag(bytes_, other.tag_, other.scope_, tag_, scope_);
+  data_ = std::exchange(other.data_, nullptr);
+  other.state_ = StorageState::Discarded;
+  state_ = StorageState::Resident;
+  if (saved_count_ > 0) allocator_->note_saved(this, {saved_as_, bytes_, tag_, scope_});
+}
+
+void Storage::add_saved(const std::string& as) {
+  if (saved_count_++ == 0) {
+    saved_as_ = as;
+    if (state_ == StorageState::Resident) allocator_->note_saved(this, {saved_as_, bytes_, tag_, scope_});
+  }
+}
+
+void Storage::remove_saved() {
+  DELTRON_CHECK(saved_count_ > 0, "storage of '", name_, "' is not saved");
+  if (--saved_count_ == 0 && state_ == StorageState::Resident) allocator_->note_unsaved(this);
+}
+
+}  // namespace deltron

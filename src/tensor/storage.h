@@ -1,0 +1,65 @@
+// A reference-counted allocation with a state. Recompute and offload free and refill storages while views of them live on;
+// taking a data pointer of a storage that is not Resident is an internal error that names tensor, region and state.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "src/tensor/memory.h"
+
+namespace deltron {
+
+enum class StorageState : std::uint8_t { Resident, Discarded, OnHost, Reloading };
+const char* storage_state_name(StorageState state);
+
+class Storage {
+ public:
+  Storage(std::shared_ptr<Allocator> allocator, DeviceKind device, std::int64_t bytes, MemoryTag tag, MemoryScope scope, std::string name);
+  ~Storage();
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+
+  void* data() const;  // throws unless Resident
+  std::int64_t bytes() const { return bytes_; }
+  DeviceKind device() const { return device_; }
+  MemoryTag tag() const { return tag_; }
+  const MemoryScope& scope() const { return scope_; }
+  const std::string& name() const { return name_; }
+  void set_name(std::string name) { name_ = std::move(name); }
+  StorageState state() const { return state_; }
+  Allocator& allocator() const { return *allocator_; }
+
+  // Frees the memory; views and graph links survive. Legal only when Resident.
+  void discard(StorageState next = StorageState::Discarded);
+  // Allocates anew (content undefined): Discarded/OnHost -> Resident or Reloading.
+  void reallocate(StorageState next = StorageState::Resident);
+  void set_resident() { state_ = StorageState::Resident; }
+  // Moves the memory of `other` in, so that every view of this storage is valid again; `other` becomes Discarded. No version bump:
+  // the values are those of before.
+  void adopt(Storage& other);
+
+  // In-place writes count up; saved tensors compare.
+  std::uint64_t version() const { return version_; }
+  void bump_version() { ++version_; }
+
+  // How many saved tensors hold it.
+  void add_saved(const std::string& as);
+  void remove_saved();
+  int saved_count() const { return saved_count_; }
+
+ private:
+  std::shared_ptr<Allocator> allocator_;
+  void* data_ = nullptr;
+  std::int64_t bytes_;
+  DeviceKind device_;
+  MemoryTag tag_;
+  MemoryScope scope_;
+  std::string name_;
+  StorageState state_ = StorageState::Resident;
+  std::uint64_t version_ = 0;
+  int saved_count_ = 0;
+  std::string saved_as_;
+};
+
+}  // namespace deltron

@@ -35,11 +35,6 @@ DeltaRuleProblem make_problem(const Shape& shape, std::uint64_t seed, bool raw =
   return p;
 }
 
-// What the values become in storage.
-void round_to(DType dtype, std::vector<double>& values) {
-  TypedBuffer buffer(dtype, 1, 0);
-  for (double& value : values) buffer.set(0, value), value = buffer.get(0);
-}
 void round_inputs(DeltaRuleProblem& p, const DeltaRuleRun& run) {
   for (auto* values : {&p.q, &p.k, &p.v, &p.d_o}) round_to(run.dtype, *values);
   for (auto* values : {&p.initial_state, &p.d_final_state, &p.A_log, &p.dt_bias}) round_to(compute_dtype(run.dtype), *values);

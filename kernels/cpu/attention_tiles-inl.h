@@ -35,7 +35,7 @@ TileRows<C> load_rows(const S* rows, std::int64_t row_stride, std::int64_t count
   if constexpr (std::is_same_v<S, C>) {
     if (!whole_vectors || dim % lanes == 0) return {rows, row_stride};
   }
-  const std::int64_t padded = round_up(dim, kAttentionPad);
+  const std::int64_t padded = pad_to(dim, kAttentionPad);
   for (std::int64_t r = 0; r < count; ++r) {
     C* to = buffer + r * padded;
     const S* from = rows + r * row_stride;

@@ -4,6 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <tuple>
+#include <utility>
+
+#include <hwy/targets.h>
 
 #include "src/base/thread_pool.h"
 #include "tests/support/head_buffer.h"
@@ -227,6 +231,27 @@ TEST(AttentionNumbers, a_nan_in_a_key_reaches_every_query_that_sees_it) {
   problem.k[50 * 16 + 3] = std::numeric_limits<double>::quiet_NaN();
   const std::vector<double> o = problem.run(1, false).o;
   for (std::int64_t token = 0; token < 100; ++token) EXPECT_EQ(std::isnan(o[token * 16]), token >= 50) << token;
+}
+
+// Also those that this machine's dispatch would not choose.
+TEST(AttentionInstructionSets, all_agree_with_the_reference) {
+  for (std::int64_t targets = hwy::SupportedTargets(); targets != 0; targets &= targets - 1) {
+    hwy::SetSupportedTargetsForTest(targets & -targets);
+    hwy::GetChosenTarget().DeInit();
+    for (DType dtype : {DType::F32, DType::F64, DType::BF16}) {
+      const Problem problem({dtype, {37, 130}, 4, 2, 20, 1, 0.2});
+      const auto expected = problem.reference.forward(problem.q, problem.k, problem.v);
+      const auto gradients = problem.reference.backward(problem.q, problem.k, problem.v, problem.d_o);
+      const Problem::Result ours = problem.run(2);
+      const double limit = dtype == DType::F64 ? 1e-12 : dtype == DType::F32 ? 5e-6 : 8e-3;
+      EXPECT_LT(error_ratio(ours.o, expected.o), limit) << hwy::TargetName(targets & -targets);
+      EXPECT_LT(error_ratio(ours.dq, gradients.dq), limit) << hwy::TargetName(targets & -targets);
+      EXPECT_LT(error_ratio(ours.dk, gradients.dk), limit) << hwy::TargetName(targets & -targets);
+      EXPECT_LT(error_ratio(ours.dv, gradients.dv), limit) << hwy::TargetName(targets & -targets);
+    }
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().DeInit();
 }
 
 TEST(AttentionNumbers, large_scores_do_not_overflow) {

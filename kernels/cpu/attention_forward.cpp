@@ -124,11 +124,14 @@ void forward_block(const AttentionForwardArgs& args, const AttentionBlock& block
     const TileRows<C> v = load_rows(at<S>(args.v, block, first_key, kv_head), args.v.token_stride, keys, dim, false, s.rows);
     add_values(s, v, dim, queries, keys, diagonal, first);
   }
-  C* log_sum_exp = static_cast<C*>(args.log_sum_exp);
-  for (std::int64_t i = 0; i < block.rows; ++i) {
-    const std::int64_t token = block.document_begin + block.first + i;
-    if (log_sum_exp != nullptr) log_sum_exp[token * args.query_heads + head] = s.highest[i] + std::log(s.sum[i]);
-    s.shrink[i] = C(1) / s.sum[i];
+  for (std::int64_t i = 0; i < queries; i += static_cast<std::int64_t>(hn::Lanes(d))) {
+    const auto sum = hn::LoadU(d, s.sum + i);
+    hn::StoreU(hn::Add(hn::LoadU(d, s.highest + i), log(d, sum)), d, s.highest + i);
+    hn::StoreU(hn::Div(hn::Set(d, C(1)), sum), d, s.shrink + i);
+  }
+  if (args.log_sum_exp != nullptr) {
+    C* log_sum_exp = static_cast<C*>(args.log_sum_exp) + (block.document_begin + block.first) * args.query_heads + head;
+    for (std::int64_t i = 0; i < block.rows; ++i) log_sum_exp[i * args.query_heads] = s.highest[i];
   }
   transpose_out(s.out, queries, block.rows, dim, s.shrink, at<S>(args.o, block, block.first, head), args.o.token_stride);
 }

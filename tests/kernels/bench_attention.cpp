@@ -1,4 +1,4 @@
-// Time of attention forward and backward at training shapes. A benchmark, not a test: bench_attention [threads].
+// Time of attention forward and backward at training shapes. A benchmark, not a test: bench_attention [threads [documents length dim]].
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -11,6 +11,23 @@
 
 namespace deltron {
 namespace {
+
+// Memory as the framework's allocators hand it out: on a cache line.
+template <class T>
+class Aligned {
+ public:
+  explicit Aligned(std::size_t count)
+      : memory_(count * sizeof(T) + 64), data_(reinterpret_cast<T*>((reinterpret_cast<std::uintptr_t>(memory_.data()) + 63) / 64 * 64)), count_(count) {}
+  T* data() { return data_; }
+  T* begin() { return data_; }
+  T* end() { return data_ + count_; }
+  std::size_t size() const { return count_; }
+
+ private:
+  std::vector<char> memory_;
+  T* data_;
+  std::size_t count_;
+};
 
 template <class F>
 double best_ms(const F& function) {
@@ -32,12 +49,12 @@ void measure(ThreadPool& pool, std::int64_t documents, std::int64_t length, std:
   for (std::int64_t t = 0; t < tokens; ++t) position.push_back(static_cast<std::int32_t>(t));
   RngStream draw(RngSite{1, 0, kRngSiteData}, 0);
   const auto fill = [&](std::int64_t count) {
-    std::vector<float> x(static_cast<std::size_t>(count * dim));
+    Aligned<float> x(static_cast<std::size_t>(count * dim));
     for (float& value : x) value = static_cast<float>(draw.normal());
     return x;
   };
-  std::vector<float> q = fill(tokens * heads), k = fill(tokens * groups), v = fill(tokens * groups), d_o = fill(tokens * heads);
-  std::vector<float> o(q.size()), dq(q.size()), dk(k.size()), dv(v.size()), lse(static_cast<std::size_t>(tokens * heads));
+  Aligned<float> q = fill(tokens * heads), k = fill(tokens * groups), v = fill(tokens * groups), d_o = fill(tokens * heads);
+  Aligned<float> o(q.size()), dq(q.size()), dk(k.size()), dv(v.size()), lse(static_cast<std::size_t>(tokens * heads));
   kernels::AttentionForwardArgs f;
   f.tokens = tokens, f.query_heads = heads, f.kv_heads = groups, f.dim = dim, f.scale = 1 / std::sqrt(static_cast<double>(dim));
   f.documents = {documents, offsets.data()};
@@ -48,8 +65,8 @@ void measure(ThreadPool& pool, std::int64_t documents, std::int64_t length, std:
   b.q = f.q, b.k = f.k, b.v = f.v, b.o = {o.data(), 0, heads * dim, dim}, b.d_o = {d_o.data(), 0, heads * dim, dim};
   b.dq = {dq.data(), 0, heads * dim, dim}, b.dk = {dk.data(), 0, groups * dim, dim}, b.dv = {dv.data(), 0, groups * dim, dim};
   b.log_sum_exp = lse.data(), b.rng = f.rng;
-  std::vector<char> forward_space(static_cast<std::size_t>(kernels::cpu::attention_forward_workspace_bytes(f, stream)));
-  std::vector<char> backward_space(static_cast<std::size_t>(kernels::cpu::attention_backward_workspace_bytes(b, stream)));
+  Aligned<char> forward_space(static_cast<std::size_t>(kernels::cpu::attention_forward_workspace_bytes(f, stream)));
+  Aligned<char> backward_space(static_cast<std::size_t>(kernels::cpu::attention_backward_workspace_bytes(b, stream)));
   f.workspace = {forward_space.data(), static_cast<std::int64_t>(forward_space.size())};
   b.workspace = {backward_space.data(), static_cast<std::int64_t>(backward_space.size())};
   const double forward = best_ms([&] { kernels::cpu::attention_forward(f, stream); });
@@ -67,6 +84,10 @@ void measure(ThreadPool& pool, std::int64_t documents, std::int64_t length, std:
 
 int main(int argc, char** argv) {
   deltron::ThreadPool pool(argc > 1 ? std::atoi(argv[1]) : 2);
+  if (argc == 5) {
+    deltron::measure(pool, std::atoi(argv[2]), std::atoi(argv[3]), std::atoi(argv[4]), 0);
+    return 0;
+  }
   for (std::int64_t dim : {32, 64, 128}) {
     deltron::measure(pool, 16, 256, dim, 0);
     deltron::measure(pool, 1, 4096, dim, 0);

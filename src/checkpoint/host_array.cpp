@@ -77,12 +77,6 @@ std::int64_t element_count(const std::vector<std::int64_t>& shape) {
   return count;
 }
 
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ",") + std::to_string(shape[i]);
-  return text + "]";
-}
-
 HostArray make_array(std::string name, DType dtype, std::vector<std::int64_t> shape) {
   HostArray array{std::move(name), dtype, std::move(shape), {}};
   array.bytes.resize(static_cast<std::size_t>(element_count(array.shape)) * dtype_size(dtype));

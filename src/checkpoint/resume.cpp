@@ -76,12 +76,14 @@ ResumeChoice choose_step(const std::string& run, std::int64_t step) {
 
 ResumeChoice resolve_resume(const std::string& run, const std::string& request) {
   if (request == "never") return {};
-  if (request == "auto") return choose_newest(run);
-  if (request.empty() || request.size() > 18 || request.find_first_not_of("0123456789") != std::string::npos) {
+  if (request != "auto" && (request.empty() || request.size() > 18 || request.find_first_not_of("0123456789") != std::string::npos)) {
     throw Error(ErrorCode::ResumeRequestInvalid,
                 ErrorText{"'" + request + "' is no resume request", "--resume", "", "auto, never or a step number", "use one of these"});
   }
-  return choose_step(run, std::stoll(request));
+  const std::vector<std::string> cleaned = clean_stale(run);
+  ResumeChoice choice = request == "auto" ? choose_newest(run) : choose_step(run, std::stoll(request));
+  choice.notes.insert(choice.notes.begin(), cleaned.begin(), cleaned.end());
+  return choice;
 }
 
 }  // namespace deltron

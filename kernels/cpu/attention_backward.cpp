@@ -31,7 +31,7 @@ namespace {
 // Query blocks laid out once, read by every item.
 template <class C>
 struct Prepared {
-  Prepared(Carver& carver, std::int64_t heads, std::int64_t rows, std::int64_t dim)
+  Prepared(AttentionCarver& carver, std::int64_t heads, std::int64_t rows, std::int64_t dim)
       : padded_rows(rows), dim_(dim), query(carver.take<C>(heads * rows * dim)), d_out(carver.take<C>(heads * rows * dim)),
         d_query(carver.take<C>(heads * rows * dim)), log_sum_exp(carver.take<C>(heads * rows)), delta(carver.take<C>(heads * rows)) {}
   std::int64_t row(const AttentionBlock& block, std::int64_t head) const { return head * padded_rows + block.padded_begin; }
@@ -46,7 +46,7 @@ struct Prepared {
 
 template <class C>
 struct BackwardScratch {
-  BackwardScratch(Carver& carver, std::int64_t dim) : padded_dim(round_up(dim, kAttentionPad)) {
+  BackwardScratch(AttentionCarver& carver, std::int64_t dim) : padded_dim(pad_to(dim, kAttentionPad)) {
     const std::int64_t square = kAttentionBlock * kAttentionBlock, wide = kAttentionBlock * padded_dim;
     score = carver.take<C>(square);
     d_score = carver.take<C>(square);
@@ -109,7 +109,7 @@ void score_gradients(const BackwardScratch<C>& s, const C* log_sum_exp, const C*
       }
       hn::StoreU(hn::Mul(probability, hn::Sub(incoming, mean)), d, s.d_score + place);
     }
-    const std::int64_t strip_end = std::min(keys, round_up(i + lanes, kAttentionStrip));
+    const std::int64_t strip_end = std::min(keys, pad_to(i + lanes, kAttentionStrip));
     for (std::int64_t j = closed; j < strip_end; ++j) {
       hn::StoreU(hn::Zero(d), d, s.score + j * kAttentionBlock + i);
       hn::StoreU(hn::Zero(d), d, s.d_score + j * kAttentionBlock + i);
@@ -190,7 +190,7 @@ class BackwardTile {
     const Tag<C> d;
     const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
     tile_product<TileStart::Keep>(
-        d, TileProduct<C>{height, round_up(args_.dim, lanes), queries - from, tile + j * kAttentionBlock + from, kAttentionBlock, 1,
+        d, TileProduct<C>{height, pad_to(args_.dim, lanes), queries - from, tile + j * kAttentionBlock + from, kAttentionBlock, 1,
                           rows.data + from * rows.row_stride, rows.row_stride, sum + j * s_.padded_dim, s_.padded_dim});
   }
 
@@ -267,7 +267,7 @@ template <class S>
 std::int64_t backward_typed(const AttentionBackwardArgs& args, ThreadPool& pool, void* memory) {
   using C = Compute<S>;
   const std::int64_t most_blocks = most_attention_blocks(args.tokens, args.documents.count);
-  Carver carver(memory);
+  AttentionCarver carver(memory);
   AttentionBlock* blocks = carver.take<AttentionBlock>(most_blocks);
   BackwardItem* items = carver.take<BackwardItem>(most_blocks * (args.query_heads + args.kv_heads));
   const Prepared<C> prepared(carver, args.query_heads, most_padded_rows(args.tokens, args.documents.count), args.dim);
@@ -283,7 +283,7 @@ std::int64_t backward_typed(const AttentionBackwardArgs& args, ThreadPool& pool,
   });
   const std::int64_t work = plan_items(args, blocks, count, pool.threads(), items);
   run_in_slots(pool, work, [&](std::int64_t item, std::int64_t slot) {
-    Carver mine(static_cast<char*>(memory) + scratch_begin + slot * scratch_bytes);
+    AttentionCarver mine(static_cast<char*>(memory) + scratch_begin + slot * scratch_bytes);
     const BackwardScratch<C> scratch(mine, args.dim);
     backward_item<S>(args, blocks, items[item], prepared, scratch);
   });

@@ -15,12 +15,12 @@ namespace {
 
 template <class C>
 struct ForwardScratch {
-  ForwardScratch(Carver& carver, std::int64_t dim)
+  ForwardScratch(AttentionCarver& carver, std::int64_t dim)
       : query(carver.take<C>(dim * kAttentionBlock)),
         out(carver.take<C>(dim * kAttentionBlock)),
         score(carver.take<C>(kAttentionBlock * kAttentionBlock)),
         keep(carver.take<C>(kAttentionBlock * kAttentionBlock)),
-        rows(carver.take<C>(kAttentionBlock * round_up(dim, kAttentionPad))),
+        rows(carver.take<C>(kAttentionBlock * pad_to(dim, kAttentionPad))),
         highest(carver.take<C>(kAttentionBlock)),
         sum(carver.take<C>(kAttentionBlock)),
         shrink(carver.take<C>(kAttentionBlock)) {}
@@ -64,7 +64,7 @@ void softmax_step(const ForwardScratch<C>& s, std::int64_t queries, std::int64_t
       hn::StoreU(value, d, score + j * kAttentionBlock);
       sum = hn::Add(sum, value);
     }
-    const std::int64_t strip_end = std::min(keys, round_up(i + lanes, kAttentionStrip));
+    const std::int64_t strip_end = std::min(keys, pad_to(i + lanes, kAttentionStrip));
     for (std::int64_t j = closed; j < strip_end; ++j) hn::StoreU(hn::Zero(d), d, score + j * kAttentionBlock);
     hn::StoreU(highest, d, s.highest + i);
     hn::StoreU(sum, d, s.sum + i);
@@ -124,11 +124,14 @@ void forward_block(const AttentionForwardArgs& args, const AttentionBlock& block
     const TileRows<C> v = load_rows(at<S>(args.v, block, first_key, kv_head), args.v.token_stride, keys, dim, false, s.rows);
     add_values(s, v, dim, queries, keys, diagonal, first);
   }
-  C* log_sum_exp = static_cast<C*>(args.log_sum_exp);
-  for (std::int64_t i = 0; i < block.rows; ++i) {
-    const std::int64_t token = block.document_begin + block.first + i;
-    if (log_sum_exp != nullptr) log_sum_exp[token * args.query_heads + head] = s.highest[i] + std::log(s.sum[i]);
-    s.shrink[i] = C(1) / s.sum[i];
+  for (std::int64_t i = 0; i < queries; i += static_cast<std::int64_t>(hn::Lanes(d))) {
+    const auto sum = hn::LoadU(d, s.sum + i);
+    hn::StoreU(hn::Add(hn::LoadU(d, s.highest + i), log(d, sum)), d, s.highest + i);
+    hn::StoreU(hn::Div(hn::Set(d, C(1)), sum), d, s.shrink + i);
+  }
+  if (args.log_sum_exp != nullptr) {
+    C* log_sum_exp = static_cast<C*>(args.log_sum_exp) + (block.document_begin + block.first) * args.query_heads + head;
+    for (std::int64_t i = 0; i < block.rows; ++i) log_sum_exp[i * args.query_heads] = s.highest[i];
   }
   transpose_out(s.out, queries, block.rows, dim, s.shrink, at<S>(args.o, block, block.first, head), args.o.token_stride);
 }
@@ -137,7 +140,7 @@ void forward_block(const AttentionForwardArgs& args, const AttentionBlock& block
 template <class S>
 std::int64_t forward_typed(const AttentionForwardArgs& args, ThreadPool& pool, void* memory) {
   using C = Compute<S>;
-  Carver carver(memory);
+  AttentionCarver carver(memory);
   AttentionBlock* blocks = carver.take<AttentionBlock>(most_attention_blocks(args.tokens, args.documents.count));
   const std::int64_t scratch_begin = carver.bytes();
   ForwardScratch<C>(carver, args.dim);
@@ -147,7 +150,7 @@ std::int64_t forward_typed(const AttentionForwardArgs& args, ThreadPool& pool, v
   DELTRON_CHECK_LE(bytes, args.workspace.bytes, "attention forward: workspace");
   const std::int64_t count = cut_attention_blocks(args.documents, blocks);
   run_in_slots(pool, count * args.query_heads, [&](std::int64_t item, std::int64_t slot) {
-    Carver mine(static_cast<char*>(memory) + scratch_begin + slot * scratch_bytes);
+    AttentionCarver mine(static_cast<char*>(memory) + scratch_begin + slot * scratch_bytes);
     const ForwardScratch<C> scratch(mine, args.dim);
     // Late blocks see the most keys: they go first.
     forward_block<S>(args, blocks[count - 1 - item / args.query_heads], item % args.query_heads, scratch);

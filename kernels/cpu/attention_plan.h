@@ -15,7 +15,7 @@ inline constexpr std::int64_t kAttentionBlock = 64;  // queries, and keys, of a 
 inline constexpr std::int64_t kAttentionPad = 16;    // queries of a block are padded to a multiple of any target's lanes
 inline constexpr std::int64_t kAttentionStrip = 32;  // grain at which the masked triangle of a diagonal tile is skipped
 
-inline std::int64_t round_up(std::int64_t value, std::int64_t grain) { return (value + grain - 1) / grain * grain; }
+inline std::int64_t pad_to(std::int64_t value, std::int64_t grain) { return (value + grain - 1) / grain * grain; }
 
 // One block of queries (or keys) of one document.
 struct AttentionBlock {
@@ -25,7 +25,7 @@ struct AttentionBlock {
   std::int64_t first;            // position of the block's first token in the document; a multiple of kAttentionBlock
   std::int64_t rows;             // tokens of the block
   std::int64_t padded_begin;     // first row of the block where every block is padded to kAttentionPad
-  std::int64_t padded_rows() const { return round_up(rows, kAttentionPad); }
+  std::int64_t padded_rows() const { return pad_to(rows, kAttentionPad); }
 };
 
 // Upper bounds that need no look at the offsets, so that a plan can be made without the data.
@@ -59,13 +59,13 @@ S* at(const MutableHeadView& view, const AttentionBlock& block, std::int64_t pos
 }
 
 // Carves typed arrays out of a workspace, each on a cache line; with no memory behind it, it only counts.
-class Carver {
+class AttentionCarver {
  public:
-  explicit Carver(void* data) : data_(static_cast<char*>(data)) {}
+  explicit AttentionCarver(void* data) : data_(static_cast<char*>(data)) {}
   template <class T>
   T* take(std::int64_t count) {
     char* here = data_ == nullptr ? nullptr : data_ + bytes_;
-    bytes_ += round_up(count * static_cast<std::int64_t>(sizeof(T)), 64);
+    bytes_ += pad_to(count * static_cast<std::int64_t>(sizeof(T)), 64);
     return reinterpret_cast<T*>(here);
   }
   std::int64_t bytes() const { return bytes_; }

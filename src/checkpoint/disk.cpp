@@ -26,13 +26,20 @@ const std::string& announced(Disk& disk, const std::string& path) {
 
 const char* write_kind_name(WriteKind kind) {
   switch (kind) {
-    case WriteKind::MakeFolder: return "make folder";
-    case WriteKind::Open: return "open";
-    case WriteKind::Write: return "write";
-    case WriteKind::SyncFile: return "sync file";
-    case WriteKind::SyncFolder: return "sync folder";
-    case WriteKind::Rename: return "rename";
-    case WriteKind::Remove: return "remove";
+    case WriteKind::MakeFolder:
+      return "make folder";
+    case WriteKind::Open:
+      return "open";
+    case WriteKind::Write:
+      return "write";
+    case WriteKind::SyncFile:
+      return "sync file";
+    case WriteKind::SyncFolder:
+      return "sync folder";
+    case WriteKind::Rename:
+      return "rename";
+    case WriteKind::Remove:
+      return "remove";
   }
   return "?";
 }

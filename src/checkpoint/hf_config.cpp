@@ -16,7 +16,8 @@ constexpr std::uint64_t kLargestSize = std::uint64_t{1} << 24;  // 2 * heads * h
 // The object whose keys are read, and where it lies; a key of null counts as absent, as it does for transformers.
 class Keys {
  public:
-  Keys(const json& object, std::string where, std::string prefix) : object_(object), where_(std::move(where)), prefix_(std::move(prefix)) {}
+  Keys(const json& object, std::string where, std::string prefix)
+      : object_(object), where_(std::move(where)), prefix_(std::move(prefix)) {}
 
   const json* find(const char* key) const {
     const auto found = object_.find(key);

@@ -1,4 +1,5 @@
-// See hf_map.h. Layouts: q_proj holds, head by head, d query rows and then d gate rows; in_proj_qkv and conv1d hold all q, all k, all v.
+// See hf_map.h. Layouts: q_proj holds, head by head, d query rows and then d gate rows; in_proj_qkv and conv1d hold all q, all k,
+// all v.
 #include "src/checkpoint/hf_map.h"
 
 #include <cstring>
@@ -34,7 +35,8 @@ class MapBuilder {
     pieces_.push_back({logical, shape, hf, shape, {0, shape[0], shape[0], 1}});
   }
   // `row` is the shape of one row in the Hugging Face tensor, `logical_row` in ours.
-  void sections(const std::string& logical, const std::string& hf, const std::vector<Section>& parts, const Shape& row, const Shape& logical_row) {
+  void sections(const std::string& logical, const std::string& hf, const std::vector<Section>& parts, const Shape& row,
+                const Shape& logical_row) {
     std::int64_t total = 0;
     for (const Section& part : parts) total += part.rows;
     std::int64_t first = 0;
@@ -127,7 +129,8 @@ void check_shape(const std::string& name, const Shape& found, const Shape& expec
 }  // namespace
 
 std::vector<LogicalPiece> hf_pieces(const TransformerConfig& config) {
-  require(config.experimental_attention_variant != ExperimentalAttentionVariant::Gdn2, "experimental_attention_variant", "gdn2", "gdn");
+  require(config.experimental_attention_variant != ExperimentalAttentionVariant::Gdn2, "experimental_attention_variant", "gdn2",
+          "gdn");
   const bool softmax = softmax_layer_count(config) > 0;
   require(!softmax || config.attention_output_gate, "attention_output_gate", "false", "true");
   require(!softmax || config.qk_layernorm, "qk_layernorm", "false", "true");

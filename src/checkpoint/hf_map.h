@@ -1,5 +1,5 @@
-// Which rows of which Hugging Face tensor make up a logical tensor: one declarative list for dense Qwen3.5 text models, used in both
-// directions. Knows nothing of files.
+// Which rows of which Hugging Face tensor make up a logical tensor: one declarative list for dense Qwen3.5 text models, used in
+// both directions. Knows nothing of files.
 #pragma once
 
 #include <string>
@@ -21,7 +21,7 @@ struct RowRanges {
 
 struct LogicalPiece {
   std::string logical;
-  std::vector<std::int64_t> shape;     // of the logical tensor
+  std::vector<std::int64_t> shape;  // of the logical tensor
   std::string hf;
   std::vector<std::int64_t> hf_shape;  // of the whole Hugging Face tensor; a row holds as many values as one of the logical tensor
   RowRanges rows;

@@ -13,7 +13,8 @@ namespace {
 bool begins_with(const std::string& text, std::string_view prefix) { return text.compare(0, prefix.size(), prefix) == 0; }
 
 bool is_passed_over(const std::string& name) {
-  return begins_with(name, "mtp.") || begins_with(name, "model.mtp.") || begins_with(name, "visual.") || begins_with(name, "model.visual.");
+  return begins_with(name, "mtp.") || begins_with(name, "model.mtp.") || begins_with(name, "visual.") ||
+         begins_with(name, "model.visual.");
 }
 
 }  // namespace
@@ -55,8 +56,8 @@ HfModel::HfModel(const std::string& folder)
     const HostView view = weights_.view(stored);
     if (view.shape == piece.hf_shape) continue;
     throw Error(ErrorCode::HfTensorShape, ErrorText{"tensor '" + stored + "' has another shape", weights_.file_of(stored).path(),
-                                                    "found " + shape_text(view.shape) + ", expected " + shape_text(piece.hf_shape), "",
-                                                    "use weights and config.json of the same model"});
+                                                    "found " + shape_text(view.shape) + ", expected " + shape_text(piece.hf_shape),
+                                                    "", "use weights and config.json of the same model"});
   }
 }
 
@@ -67,8 +68,9 @@ void HfModel::check_tied_output() const {
   const HostView a = weights_.view(embedding->second);
   const HostView b = weights_.view(stored_names_.at("lm_head.weight"));
   if (a.dtype == b.dtype && a.shape == b.shape && std::memcmp(a.data, b.data, a.bytes) == 0) return;
-  throw Error(ErrorCode::HfTensorNames, ErrorText{"lm_head.weight differs from the embedding", path_, "", "tie_word_embeddings is true",
-                                                  "set tie_word_embeddings to false in config.json if the output is a matrix of its own"});
+  throw Error(ErrorCode::HfTensorNames,
+              ErrorText{"lm_head.weight differs from the embedding", path_, "", "tie_word_embeddings is true",
+                        "set tie_word_embeddings to false in config.json if the output is a matrix of its own"});
 }
 
 std::vector<std::string> HfModel::names() const {
@@ -81,7 +83,8 @@ HostArray HfModel::read_logical(const std::string& name) const {
   for (const LogicalPiece& piece : pieces_) {
     if (piece.logical == name) return gather_logical(piece, weights_.view(stored_names_.at(piece.hf)));
   }
-  throw Error(ErrorCode::TensorNotFound, ErrorText{"no tensor '" + name + "'", path_, "", "", "nearest names: " + nearest_names(name, names())});
+  throw Error(ErrorCode::TensorNotFound,
+              ErrorText{"no tensor '" + name + "'", path_, "", "", "nearest names: " + nearest_names(name, names())});
 }
 
 }  // namespace deltron

@@ -39,7 +39,7 @@ void verify_hash(const IndexedDataset& dataset, const DatasetMeta& meta) {
 InspectReport inspect_data(const InspectOptions& options) {
   if (options.dump_split.empty() != options.dump_path.empty()) {
     throw Error(ErrorCode::DataOptionInvalid, ErrorText{"a dump needs a split and a file", "data inspect", "", "both or neither",
-                                                        "add --dump-split valid --dump FILE"});
+                                                        "name both the split and the file"});
   }
   const auto dataset = std::make_shared<const IndexedDataset>(options.prefix);
   InspectReport report;

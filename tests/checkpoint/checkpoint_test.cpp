@@ -32,7 +32,8 @@ struct SmallState {
   HostArray weight, embedding, moment;
 };
 
-SaveReport save(const std::string& run, std::int64_t step, const RetentionPolicy& policy = {}, std::uint64_t shard_bytes = 1 << 20) {
+SaveReport save(const std::string& run, std::int64_t step, const RetentionPolicy& policy = {},
+                std::uint64_t shard_bytes = 1 << 20) {
   SaveOptions options;
   options.retention = policy;
   options.shard_bytes = shard_bytes;
@@ -77,8 +78,8 @@ TEST(Checkpoint, groups_larger_than_a_shard_are_cut_and_come_back) {
   const TempFolder run;
   const SaveReport report = save(run.path(), 1, {}, 8);
   const std::vector<std::string> names = list_directory(report.path);
-  EXPECT_EQ(names, (std::vector<std::string>{"manifest.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
-                                             "optimizer.safetensors"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"manifest.json", "model-00001-of-00002.safetensors",
+                                             "model-00002-of-00002.safetensors", "optimizer.safetensors"}));
   EXPECT_TRUE(verify_checkpoint(report.path).good());
   EXPECT_EQ(CheckpointReader(report.path).read("embedding.word_embeddings.weight").bytes, SmallState(1).embedding.bytes);
 }
@@ -95,7 +96,8 @@ TEST(Checkpoint, names_that_the_model_has_not_or_the_checkpoint_lacks_are_errors
   EXPECT_NO_THROW(reader.require_names({"embedding.word_embeddings.weight"}, true));
   EXPECT_ERROR(reader.require_names({"embedding.word_embeddings.weight"}), ErrorCode::CheckpointTensorNames, "unknown");
   EXPECT_ERROR(reader.view("embedding.word_embedings.weight"), ErrorCode::TensorNotFound, "embedding.word_embeddings.weight");
-  EXPECT_ERROR(reader.view("embedding.word_embeddings.weight", {2, 3}), ErrorCode::TensorShapeMismatch, "found [2,2], expected [2,3]");
+  EXPECT_ERROR(reader.view("embedding.word_embeddings.weight", {2, 3}), ErrorCode::TensorShapeMismatch,
+               "found [2,2], expected [2,3]");
 }
 
 TEST(Checkpoint, verify_finds_every_single_flipped_bit_and_names_the_tensor) {
@@ -106,7 +108,8 @@ TEST(Checkpoint, verify_finds_every_single_flipped_bit_and_names_the_tensor) {
   for (const std::string& name : list_directory(path)) {
     const std::string file = join_path(path, name);
     const std::string good = read_file(file);
-    const std::size_t data = name == "manifest.json" ? good.size() : 8 + static_cast<std::uint8_t>(good[0]) + 256u * static_cast<std::uint8_t>(good[1]);
+    const std::size_t data =
+        name == "manifest.json" ? good.size() : 8 + static_cast<std::uint8_t>(good[0]) + 256u * static_cast<std::uint8_t>(good[1]);
     for (std::size_t byte = 0; byte < good.size(); ++byte) {
       const int bit = static_cast<int>(byte % 8);
       flip_bit(file, byte, bit);
@@ -168,7 +171,8 @@ TEST(Manifest, every_missing_or_wrong_field_is_refused_even_with_a_right_hash) {
       {"\"state\": {}", "\"state\": []", "'state' is not an object"},
       {"\"tensors\": [", "\"tensors\": [7,", "an object was expected"},
   };
-  for (const std::vector<std::string>& row : rows) EXPECT_ERROR(parse_manifest(changed(row[0], row[1]), "m"), ErrorCode::ManifestInvalid, row[2]);
+  for (const std::vector<std::string>& row : rows)
+    EXPECT_ERROR(parse_manifest(changed(row[0], row[1]), "m"), ErrorCode::ManifestInvalid, row[2]);
   EXPECT_ERROR(parse_manifest("{}", "m"), ErrorCode::ManifestInvalid, "does not begin with its own hash");
   EXPECT_ERROR(parse_manifest(good + " ", "m"), ErrorCode::ManifestInvalid, "does not match its own hash");
 }
@@ -238,11 +242,15 @@ TEST(Resume, a_missing_incomplete_or_corrupted_step_names_the_newest_complete_on
   const TempFolder run;
   save(run.path(), 400);
   save(run.path(), 500);
-  EXPECT_ERROR(resolve_resume(run.path(), "450"), ErrorCode::CheckpointNotFound, "no checkpoint of step 450", "newest complete: step 500");
-  flip_bit(run / "checkpoints/step_00000500/model.safetensors", file_size(run / "checkpoints/step_00000500/model.safetensors") - 1, 3);
-  EXPECT_ERROR(resolve_resume(run.path(), "500"), ErrorCode::CheckpointCorrupted, "decoder.final_layernorm.weight", "newest complete: step 400");
+  EXPECT_ERROR(resolve_resume(run.path(), "450"), ErrorCode::CheckpointNotFound, "no checkpoint of step 450",
+               "newest complete: step 500");
+  flip_bit(run / "checkpoints/step_00000500/model.safetensors", file_size(run / "checkpoints/step_00000500/model.safetensors") - 1,
+           3);
+  EXPECT_ERROR(resolve_resume(run.path(), "500"), ErrorCode::CheckpointCorrupted, "decoder.final_layernorm.weight",
+               "newest complete: step 400");
   remove_tree(run / "checkpoints/step_00000500/manifest.json");
-  EXPECT_ERROR(resolve_resume(run.path(), "500"), ErrorCode::CheckpointIncomplete, "no manifest", "newest complete: step 400", "--resume 400");
+  EXPECT_ERROR(resolve_resume(run.path(), "500"), ErrorCode::CheckpointIncomplete, "no manifest", "newest complete: step 400",
+               "--resume 400");
   EXPECT_ERROR(resolve_resume(run.path(), "newest"), ErrorCode::ResumeRequestInvalid, "auto, never or a step");
   EXPECT_ERROR(resolve_resume(run.path(), "-5"), ErrorCode::ResumeRequestInvalid, "-5");
   EXPECT_ERROR(CheckpointReader(run / "checkpoints/step_00000500"), ErrorCode::CheckpointIncomplete, "no manifest");
@@ -257,7 +265,8 @@ TEST(Resume, auto_marks_what_does_not_verify_and_never_tries_it_again) {
   const ResumeChoice choice = resolve_resume(run.path(), "auto");
   EXPECT_EQ(choice.checkpoint->step, 1);
   ASSERT_EQ(choice.notes.size(), 1u);
-  EXPECT_NE(choice.notes[0].find("step 2 passed over: failed: tensor 'decoder.final_layernorm.weight'"), std::string::npos) << choice.notes[0];
+  EXPECT_NE(choice.notes[0].find("step 2 passed over: failed: tensor 'decoder.final_layernorm.weight'"), std::string::npos)
+      << choice.notes[0];
   flip_bit(file, file_size(file) - 1, 0);  // whole again, but marked
   EXPECT_EQ(resolve_resume(run.path(), "auto").checkpoint->step, 1);
   const ResumeChoice asked = resolve_resume(run.path(), "2");
@@ -273,7 +282,8 @@ TEST(Resume, only_broken_checkpoints_are_an_error_and_no_silent_new_start) {
   save(run.path(), 2);
   mark_failed(run.path(), 1, "layer 3 does not load");
   remove_tree(run / "checkpoints/step_00000002/optimizer.safetensors");
-  EXPECT_ERROR(resolve_resume(run.path(), "auto"), ErrorCode::CheckpointIncomplete, "step 1 passed over: failed: layer 3 does not load",
+  EXPECT_ERROR(resolve_resume(run.path(), "auto"), ErrorCode::CheckpointIncomplete,
+               "step 1 passed over: failed: layer 3 does not load",
                "step 2 passed over: incomplete: optimizer.safetensors is missing; 1 of 2 files whole", "--resume never");
 }
 

@@ -1,5 +1,5 @@
-// A process that ends at any single step of a save, power that fails there, a disk that is full from there on: resume always finds a
-// complete checkpoint, and nothing that was complete is lost.
+// A process that ends at any single step of a save, power that fails there, a disk that is full from there on: resume always finds
+// a complete checkpoint, and nothing that was complete is lost.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -23,21 +23,36 @@ constexpr int kKilled = 42;
 // What the test makes of the point: the process ends there; or power fails, so that what was not synced is lost too.
 enum class Loss { ProcessEnds, UnsyncedDataLost, UnsyncedRenamesLost };
 
-// Ends the process at point `at`. To model a power failure it follows what is on the device: content since the last fsync of a file,
-// and names since the last fsync of their folder, may be lost.
+// Ends the process at point `at`. To model a power failure it follows what is on the device: content since the last fsync of a
+// file, and names since the last fsync of their folder, may be lost.
 class Killer : public WriteObserver {
  public:
   Killer(int at, Loss loss) : at_(at), loss_(loss) {}
   void before(const WritePoint& point) override {
     if (seen_++ == at_) end();
     switch (point.kind) {
-      case WriteKind::Open: new_names_.insert(point.path); unsynced_.insert(point.path); break;
-      case WriteKind::Write: unsynced_.insert(point.path); break;
-      case WriteKind::SyncFile: unsynced_.erase(point.path); break;
-      case WriteKind::SyncFolder: sync_names(point.path); break;
-      case WriteKind::Rename: rename(point.path, point.target); break;
-      case WriteKind::Remove: unsynced_.erase(point.path); new_names_.erase(point.path); break;
-      case WriteKind::MakeFolder: break;
+      case WriteKind::Open:
+        new_names_.insert(point.path);
+        unsynced_.insert(point.path);
+        break;
+      case WriteKind::Write:
+        unsynced_.insert(point.path);
+        break;
+      case WriteKind::SyncFile:
+        unsynced_.erase(point.path);
+        break;
+      case WriteKind::SyncFolder:
+        sync_names(point.path);
+        break;
+      case WriteKind::Rename:
+        rename(point.path, point.target);
+        break;
+      case WriteKind::Remove:
+        unsynced_.erase(point.path);
+        new_names_.erase(point.path);
+        break;
+      case WriteKind::MakeFolder:
+        break;
     }
   }
 
@@ -55,12 +70,14 @@ class Killer : public WriteObserver {
     _exit(kKilled);
   }
   void sync_names(const std::string& folder) {
-    for (auto name = new_names_.begin(); name != new_names_.end();) name = parent_folder(*name) == folder ? new_names_.erase(name) : std::next(name);
+    for (auto name = new_names_.begin(); name != new_names_.end();)
+      name = parent_folder(*name) == folder ? new_names_.erase(name) : std::next(name);
     while (!renames_.empty() && parent_folder(renames_.front().second) == folder) renames_.erase(renames_.begin());
   }
   static void move_below(std::set<std::string>& names, const std::string& from, const std::string& to) {
     std::set<std::string> moved;
-    for (const std::string& name : names) moved.insert(name.compare(0, from.size() + 1, from + "/") == 0 ? to + name.substr(from.size()) : name);
+    for (const std::string& name : names)
+      moved.insert(name.compare(0, from.size() + 1, from + "/") == 0 ? to + name.substr(from.size()) : name);
     names = moved;
   }
   void rename(const std::string& from, const std::string& to) {
@@ -100,7 +117,8 @@ class FullDisk : public WriteObserver {
 HostArray weight_of(double value) { return from_doubles("w", DType::F32, {4}, {value, value + 1, value + 2, value + 3}); }
 HostArray moment_of(double value) { return from_doubles("exp_avg.w", DType::F32, {4}, {-value, 0, 1, 2}); }
 
-void save(const std::string& run, std::int64_t step, double value, WriteObserver* observer = nullptr, RetentionPolicy policy = {2, 0}) {
+void save(const std::string& run, std::int64_t step, double value, WriteObserver* observer = nullptr,
+          RetentionPolicy policy = {2, 0}) {
   const HostArray weight = weight_of(value);
   const HostArray moment = moment_of(value);
   CheckpointContent content;
@@ -223,7 +241,8 @@ TEST_P(CrashAtEveryPoint, resume_finds_a_complete_checkpoint_and_none_is_lost) {
   std::cout << total << " points tried\n";
 }
 
-INSTANTIATE_TEST_SUITE_P(Crash, CrashAtEveryPoint, ::testing::Values(Loss::ProcessEnds, Loss::UnsyncedDataLost, Loss::UnsyncedRenamesLost));
+INSTANTIATE_TEST_SUITE_P(Crash, CrashAtEveryPoint,
+                         ::testing::Values(Loss::ProcessEnds, Loss::UnsyncedDataLost, Loss::UnsyncedRenamesLost));
 
 TEST(FullDiskAtEveryPoint, the_save_fails_with_an_error_and_none_is_lost) {
   int total = 0;

@@ -22,27 +22,57 @@ const std::string& golden() {
 
 // h 6, two layers (one of each kind), q/k 2 heads of 3, v 4 heads of 2, softmax 3 heads of 4 in 1 group.
 json small_config() {
-  return {{"model_type", "qwen3_5_text"}, {"num_hidden_layers", 2}, {"hidden_size", 6}, {"intermediate_size", 5}, {"vocab_size", 7},
-          {"layer_types", {"linear_attention", "full_attention"}}, {"linear_num_key_heads", 2}, {"linear_num_value_heads", 4},
-          {"linear_key_head_dim", 3}, {"linear_value_head_dim", 2}, {"linear_conv_kernel_dim", 4}, {"num_attention_heads", 3},
-          {"num_key_value_heads", 1}, {"head_dim", 4}, {"hidden_act", "silu"}, {"attention_bias", false}, {"tie_word_embeddings", false},
-          {"rms_norm_eps", 1e-5}, {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 500.0}, {"partial_rotary_factor", 0.5}}}};
+  return {{"model_type", "qwen3_5_text"},
+          {"num_hidden_layers", 2},
+          {"hidden_size", 6},
+          {"intermediate_size", 5},
+          {"vocab_size", 7},
+          {"layer_types", {"linear_attention", "full_attention"}},
+          {"linear_num_key_heads", 2},
+          {"linear_num_value_heads", 4},
+          {"linear_key_head_dim", 3},
+          {"linear_value_head_dim", 2},
+          {"linear_conv_kernel_dim", 4},
+          {"num_attention_heads", 3},
+          {"num_key_value_heads", 1},
+          {"head_dim", 4},
+          {"hidden_act", "silu"},
+          {"attention_bias", false},
+          {"tie_word_embeddings", false},
+          {"rms_norm_eps", 1e-5},
+          {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 500.0}, {"partial_rotary_factor", 0.5}}}};
 }
 
 // The tensors of small_config in the published layout (key dimension 6, value dimension 8).
 std::map<std::string, std::vector<std::int64_t>> small_shapes() {
-  return {{"model.embed_tokens.weight", {7, 6}}, {"model.norm.weight", {6}}, {"lm_head.weight", {7, 6}},
-          {"model.layers.0.input_layernorm.weight", {6}}, {"model.layers.0.post_attention_layernorm.weight", {6}},
-          {"model.layers.0.mlp.gate_proj.weight", {5, 6}}, {"model.layers.0.mlp.up_proj.weight", {5, 6}}, {"model.layers.0.mlp.down_proj.weight", {6, 5}},
-          {"model.layers.0.linear_attn.in_proj_qkv.weight", {20, 6}}, {"model.layers.0.linear_attn.in_proj_z.weight", {8, 6}},
-          {"model.layers.0.linear_attn.in_proj_b.weight", {4, 6}}, {"model.layers.0.linear_attn.in_proj_a.weight", {4, 6}},
-          {"model.layers.0.linear_attn.conv1d.weight", {20, 1, 4}}, {"model.layers.0.linear_attn.A_log", {4}}, {"model.layers.0.linear_attn.dt_bias", {4}},
-          {"model.layers.0.linear_attn.norm.weight", {2}}, {"model.layers.0.linear_attn.out_proj.weight", {6, 8}},
-          {"model.layers.1.input_layernorm.weight", {6}}, {"model.layers.1.post_attention_layernorm.weight", {6}},
-          {"model.layers.1.mlp.gate_proj.weight", {5, 6}}, {"model.layers.1.mlp.up_proj.weight", {5, 6}}, {"model.layers.1.mlp.down_proj.weight", {6, 5}},
-          {"model.layers.1.self_attn.q_proj.weight", {24, 6}}, {"model.layers.1.self_attn.k_proj.weight", {4, 6}},
-          {"model.layers.1.self_attn.v_proj.weight", {4, 6}}, {"model.layers.1.self_attn.o_proj.weight", {6, 12}},
-          {"model.layers.1.self_attn.q_norm.weight", {4}}, {"model.layers.1.self_attn.k_norm.weight", {4}}};
+  return {{"model.embed_tokens.weight", {7, 6}},
+          {"model.norm.weight", {6}},
+          {"lm_head.weight", {7, 6}},
+          {"model.layers.0.input_layernorm.weight", {6}},
+          {"model.layers.0.post_attention_layernorm.weight", {6}},
+          {"model.layers.0.mlp.gate_proj.weight", {5, 6}},
+          {"model.layers.0.mlp.up_proj.weight", {5, 6}},
+          {"model.layers.0.mlp.down_proj.weight", {6, 5}},
+          {"model.layers.0.linear_attn.in_proj_qkv.weight", {20, 6}},
+          {"model.layers.0.linear_attn.in_proj_z.weight", {8, 6}},
+          {"model.layers.0.linear_attn.in_proj_b.weight", {4, 6}},
+          {"model.layers.0.linear_attn.in_proj_a.weight", {4, 6}},
+          {"model.layers.0.linear_attn.conv1d.weight", {20, 1, 4}},
+          {"model.layers.0.linear_attn.A_log", {4}},
+          {"model.layers.0.linear_attn.dt_bias", {4}},
+          {"model.layers.0.linear_attn.norm.weight", {2}},
+          {"model.layers.0.linear_attn.out_proj.weight", {6, 8}},
+          {"model.layers.1.input_layernorm.weight", {6}},
+          {"model.layers.1.post_attention_layernorm.weight", {6}},
+          {"model.layers.1.mlp.gate_proj.weight", {5, 6}},
+          {"model.layers.1.mlp.up_proj.weight", {5, 6}},
+          {"model.layers.1.mlp.down_proj.weight", {6, 5}},
+          {"model.layers.1.self_attn.q_proj.weight", {24, 6}},
+          {"model.layers.1.self_attn.k_proj.weight", {4, 6}},
+          {"model.layers.1.self_attn.v_proj.weight", {4, 6}},
+          {"model.layers.1.self_attn.o_proj.weight", {6, 12}},
+          {"model.layers.1.self_attn.q_norm.weight", {4}},
+          {"model.layers.1.self_attn.k_norm.weight", {4}}};
 }
 
 // Every value is its row: 1000 * (number of the tensor) + row.
@@ -59,7 +89,8 @@ std::map<std::string, HostArray> indexed_weights(const std::map<std::string, std
   return weights;
 }
 
-void write_model(const std::string& folder, const json& config, const std::map<std::string, HostArray>& weights, const std::string& prefix = "model.") {
+void write_model(const std::string& folder, const json& config, const std::map<std::string, HostArray>& weights,
+                 const std::string& prefix = "model.") {
   std::vector<HostArray> renamed;
   for (const auto& [name, array] : weights) {
     renamed.push_back(array);
@@ -97,7 +128,8 @@ class SmallModel : public ::testing::Test {
     EXPECT_EQ(array.shape, shape) << logical;
     EXPECT_EQ(rows_of(array), rows) << logical;
     const double first = to_doubles(array.view()).at(0);
-    EXPECT_EQ(std::floor(first / 1000), std::floor(to_doubles(weights_.at(hf).view()).at(0) / 1000)) << logical << " is not from " << hf;
+    EXPECT_EQ(std::floor(first / 1000), std::floor(to_doubles(weights_.at(hf).view()).at(0) / 1000))
+        << logical << " is not from " << hf;
   }
   void check_layout(const HfModel& model) {
     const std::string gdn = "decoder.layers.0.self_attention.";
@@ -180,7 +212,8 @@ TEST_F(SmallModel, every_row_of_every_tensor_is_used_exactly_once) {
   std::map<std::string, std::multiset<std::int64_t>> used;
   for (const LogicalPiece& piece : hf_pieces(parse_hf_config(small_config().dump(), "config.json"))) {
     for (std::int64_t run = 0; run < piece.rows.runs; ++run) {
-      for (std::int64_t row = 0; row < piece.rows.run_rows; ++row) used[piece.hf].insert(piece.rows.first + run * piece.rows.stride + row);
+      for (std::int64_t row = 0; row < piece.rows.run_rows; ++row)
+        used[piece.hf].insert(piece.rows.first + run * piece.rows.stride + row);
     }
   }
   const auto shapes = small_shapes();
@@ -194,9 +227,11 @@ TEST_F(SmallModel, every_row_of_every_tensor_is_used_exactly_once) {
 
 TEST_F(SmallModel, unknown_and_missing_names_are_one_error_with_the_nearest) {
   weights_.erase("model.layers.0.linear_attn.dt_bias");
-  weights_.emplace("model.layers.0.linear_attn.dt_bais", from_doubles("model.layers.0.linear_attn.dt_bais", DType::F32, {4}, {1, 2, 3, 4}));
+  weights_.emplace("model.layers.0.linear_attn.dt_bais",
+                   from_doubles("model.layers.0.linear_attn.dt_bais", DType::F32, {4}, {1, 2, 3, 4}));
   write_model(folder_.path(), small_config(), weights_);
-  EXPECT_ERROR(HfModel(folder_.path()), ErrorCode::HfTensorNames, "missing 'model.layers.0.linear_attn.dt_bias' (nearest: model.layers.0.linear_attn.dt_bais",
+  EXPECT_ERROR(HfModel(folder_.path()), ErrorCode::HfTensorNames,
+               "missing 'model.layers.0.linear_attn.dt_bias' (nearest: model.layers.0.linear_attn.dt_bais",
                "unknown 'model.layers.0.linear_attn.dt_bais' (nearest: model.layers.0.linear_attn.dt_bias");
 }
 
@@ -265,8 +300,10 @@ TEST(HfConfig, what_we_do_not_build_is_refused_by_key_and_value) {
   EXPECT_ERROR(parse_hf_config(with("attention_bias", true), "c"), unsupported, "attention_bias = true");
   EXPECT_ERROR(parse_hf_config(with("model_type", "qwen3_5_moe_text"), "c"), unsupported, "model_type = qwen3_5_moe_text");
   EXPECT_ERROR(parse_hf_config(with("num_experts", 8), "c"), unsupported, "num_experts = 8");
-  EXPECT_ERROR(parse_hf_config(with("layer_types", {"linear_attention", "sliding_attention"}), "c"), unsupported, "sliding_attention");
-  EXPECT_ERROR(parse_hf_config(with("rope_parameters", {{"rope_type", "yarn"}}), "c"), unsupported, "rope_parameters.rope_type = yarn");
+  EXPECT_ERROR(parse_hf_config(with("layer_types", {"linear_attention", "sliding_attention"}), "c"), unsupported,
+               "sliding_attention");
+  EXPECT_ERROR(parse_hf_config(with("rope_parameters", {{"rope_type", "yarn"}}), "c"), unsupported,
+               "rope_parameters.rope_type = yarn");
   EXPECT_ERROR(parse_hf_config(with("linear_num_value_heads", 3), "c"), unsupported, "linear_num_value_heads = 3");
   EXPECT_ERROR(parse_hf_config(with("num_key_value_heads", 2), "c"), unsupported, "num_key_value_heads = 2");
   const ErrorCode invalid = ErrorCode::HfConfigInvalid;
@@ -302,7 +339,8 @@ TEST(HfGolden, the_tiny_model_opens_and_goes_back_to_its_files_tensors) {
   const HfModel model(golden());
   EXPECT_EQ(model.config().linear_attention_freq.pattern, (std::vector<std::int64_t>{1, 1, 1, 0}));
   EXPECT_EQ(model.config().rotary_base, 10000.0);
-  EXPECT_EQ(model.read_logical("decoder.layers.3.self_attention.linear_qkv.weight.gate").shape, (std::vector<std::int64_t>{64, 48}));
+  EXPECT_EQ(model.read_logical("decoder.layers.3.self_attention.linear_qkv.weight.gate").shape,
+            (std::vector<std::int64_t>{64, 48}));
   std::vector<HostArray> logical;
   std::vector<HostView> views;
   for (const std::string& name : model.names()) logical.push_back(model.read_logical(name));
@@ -338,7 +376,8 @@ TEST(HfModel, a_shape_mix_of_dtypes_reads_as_stored) {
   const HfModel model(folder.path());
   EXPECT_EQ(model.read_logical("decoder.layers.0.self_attention.dt_bias").dtype, DType::BF16);
   EXPECT_EQ(model.read_logical("decoder.layers.0.self_attention.A_log").dtype, DType::F32);
-  EXPECT_ERROR(model.read_logical("decoder.layers.0.self_attention.dt_bais"), ErrorCode::TensorNotFound, "decoder.layers.0.self_attention.dt_bias");
+  EXPECT_ERROR(model.read_logical("decoder.layers.0.self_attention.dt_bais"), ErrorCode::TensorNotFound,
+               "decoder.layers.0.self_attention.dt_bias");
 }
 
 }  // namespace

@@ -25,7 +25,8 @@ std::string entry(const std::string& name, const std::string& dtype, const std::
 }
 
 std::vector<HostArray> reference_tensors() {
-  return {from_doubles("c", DType::BF16, {}, {1}), from_doubles("b", DType::BF16, {2}, {1, 2}), from_doubles("a", DType::F32, {1}, {1})};
+  return {from_doubles("c", DType::BF16, {}, {1}), from_doubles("b", DType::BF16, {2}, {1, 2}),
+          from_doubles("a", DType::F32, {1}, {1})};
 }
 
 std::vector<HostView> views_of(const std::vector<HostArray>& arrays) {
@@ -51,7 +52,8 @@ TEST(SafetensorsWriter, equals_the_reference_writer_bit_for_bit) {
 TEST(SafetensorsWriter, every_dtype_and_empty_shape_comes_back) {
   const TempFolder folder;
   std::vector<HostArray> arrays;
-  for (const DType dtype : {DType::F32, DType::F64, DType::BF16, DType::F16, DType::I32, DType::I64, DType::U8, DType::U16, DType::Bool}) {
+  for (const DType dtype :
+       {DType::F32, DType::F64, DType::BF16, DType::F16, DType::I32, DType::I64, DType::U8, DType::U16, DType::Bool}) {
     arrays.push_back(from_doubles(dtype_name(dtype), dtype, {3}, {0, 1, 1}));
   }
   arrays.push_back(from_doubles("empty", DType::F32, {0, 7}, {}));
@@ -99,9 +101,10 @@ TEST(SafetensorsWriter, a_failed_write_leaves_the_old_file_and_no_temporary_one)
 TEST(SafetensorsReader, accepts_what_the_format_allows) {
   EXPECT_EQ(parse(with_length("{}")).entries.size(), 0u);
   EXPECT_EQ(parse(with_length("{}   ")).entries.size(), 0u);
-  const SafetensorsHeader header = parse(with_length("{" + entry("e", "F32", "[0,5]", "[0,0]") + "," + entry("s", "F64", "[]", "[0,8]") + "," +
-                                                         entry("f", "F4", "[4]", "[8,10]") + "," + entry("q", "F8_E4M3", "[1]", "[10,11]") + "}",
-                                                     std::string(11, 'x')));
+  const SafetensorsHeader header =
+      parse(with_length("{" + entry("e", "F32", "[0,5]", "[0,0]") + "," + entry("s", "F64", "[]", "[0,8]") + "," +
+                            entry("f", "F4", "[4]", "[8,10]") + "," + entry("q", "F8_E4M3", "[1]", "[10,11]") + "}",
+                        std::string(11, 'x')));
   EXPECT_EQ(header.entries.size(), 4u);
   EXPECT_EQ(header.entries[1].name, "s");
 }
@@ -138,11 +141,12 @@ std::vector<BadFile> bad_files() {
          std::string text;
          for (int i = 0; i < 1000; ++i) text += "{\"a\":";
          return text;
-       }()), header, "nested deeper"},
+       }()),
+       header, "nested deeper"},
       {"huge_number", with_length("{\"a\":1e999}"), header, "number overflow"},
       {"twice", with_length("{" + a + "," + a + "}", data4), header, "'a' appears twice"},
-      {"field_twice", with_length("{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", data4), header,
-       "'dtype' appears twice"},
+      {"field_twice", with_length("{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", data4),
+       header, "'dtype' appears twice"},
       {"metadata_twice", with_length("{\"__metadata__\":{},\"__metadata__\":{}}"), header, "appears twice"},
       {"metadata_list", with_length("{\"__metadata__\":[]}"), header, "not an object"},
       {"metadata_number", with_length("{\"__metadata__\":{\"a\":1}}"), header, "strings to strings"},
@@ -155,20 +159,24 @@ std::vector<BadFile> bad_files() {
       {"shape_text", with_length("{" + entry("a", "F32", "\"1\"", "[0,4]") + "}", data4), header, "not a list"},
       {"negative_size", with_length("{" + entry("a", "F32", "[-1]", "[0,4]") + "}", data4), header, "whole numbers >= 0 (-1)"},
       {"float_size", with_length("{" + entry("a", "F32", "[1.0]", "[0,4]") + "}", data4), header, "whole numbers >= 0"},
-      {"size_beyond_int64", with_length("{" + entry("a", "F32", "[18446744073709551615]", "[0,4]") + "}", data4), header, "whole numbers"},
+      {"size_beyond_int64", with_length("{" + entry("a", "F32", "[18446744073709551615]", "[0,4]") + "}", data4), header,
+       "whole numbers"},
       {"negative_offset", with_length("{" + entry("a", "F32", "[1]", "[-4,0]") + "}", data4), header, "two whole numbers"},
       {"three_offsets", with_length("{" + entry("a", "F32", "[1]", "[0,4,8]") + "}", data4), header, "two whole numbers"},
       {"end_before_begin", with_length("{" + entry("a", "F32", "[1]", "[4,0]") + "}", data4), layout, "ends before it begins"},
       {"first_not_zero", with_length("{" + entry("a", "F32", "[1]", "[4,8]") + "}", data4 + data4), layout, "hole"},
-      {"hole", with_length("{" + a + "," + entry("b", "F32", "[1]", "[8,12]") + "}", data4 + data4 + data4), layout, "tensor 'b': hole"},
-      {"overlap", with_length("{" + a + "," + entry("b", "F32", "[1]", "[2,6]") + "}", data4 + "xx"), layout, "tensor 'b': overlaps"},
+      {"hole", with_length("{" + a + "," + entry("b", "F32", "[1]", "[8,12]") + "}", data4 + data4 + data4), layout,
+       "tensor 'b': hole"},
+      {"overlap", with_length("{" + a + "," + entry("b", "F32", "[1]", "[2,6]") + "}", data4 + "xx"), layout,
+       "tensor 'b': overlaps"},
       {"same_place", with_length("{" + a + "," + entry("b", "F32", "[1]", "[0,4]") + "}", data4), layout, "tensor 'b': overlaps"},
       {"beyond", with_length("{" + entry("a", "F32", "[2]", "[0,8]") + "}", data4), layout, "ends beyond the file"},
       {"offset_near_2_64", with_length("{" + entry("a", "F32", "[1]", "[0,18446744073709551612]") + "}", data4), layout, "beyond"},
       {"trailing", with_length("{" + a + "}", data4 + "x"), layout, "bytes after the last tensor"},
       {"wrong_shape", with_length("{" + entry("a", "F32", "[2]", "[0,4]") + "}", data4), layout, "needs 8 bytes"},
       {"overflow", with_length("{" + entry("a", "F32", "[4294967296,4294967296]", "[0,4]") + "}", data4), layout, "overflows"},
-      {"overflow_by_bits", with_length("{" + entry("a", "F64", "[2305843009213693952]", "[0,4]") + "}", data4), layout, "overflows"},
+      {"overflow_by_bits", with_length("{" + entry("a", "F64", "[2305843009213693952]", "[0,4]") + "}", data4), layout,
+       "overflows"},
       {"part_of_a_byte", with_length("{" + entry("a", "F4", "[1]", "[0,1]") + "}", "x"), layout, "whole number of bytes"},
   };
 }
@@ -192,9 +200,12 @@ TEST(SafetensorsReader, every_truncation_of_a_good_file_is_refused) {
 TEST(SafetensorsReader, unknown_names_list_the_nearest_and_unsupported_dtypes_are_refused_on_access) {
   const TempFolder folder;
   const std::string path = folder / "t.safetensors";
-  write_file_atomically(path, with_length("{" + entry("model.norm.weight", "F32", "[1]", "[0,4]") + "," + entry("q", "F8_E4M3", "[2]", "[4,6]") + "}", "abcdef"));
+  write_file_atomically(
+      path, with_length("{" + entry("model.norm.weight", "F32", "[1]", "[0,4]") + "," + entry("q", "F8_E4M3", "[2]", "[4,6]") + "}",
+                        "abcdef"));
   const SafetensorsFile file(path);
-  EXPECT_ERROR(file.view("model.nrom.weight"), ErrorCode::TensorNotFound, path, "'model.nrom.weight'", "nearest names: model.norm.weight");
+  EXPECT_ERROR(file.view("model.nrom.weight"), ErrorCode::TensorNotFound, path, "'model.nrom.weight'",
+               "nearest names: model.norm.weight");
   EXPECT_ERROR(file.view("q"), ErrorCode::TensorDtypeUnsupported, path, "'q'", "F8_E4M3");
 }
 
@@ -234,7 +245,8 @@ class ShardedFolder : public ::testing::Test {
     write_safetensors(folder_ / "model-00002-of-00002.safetensors", {b_.view()});
   }
   void index(const std::string& map) {
-    write_file_atomically(folder_ / "model.safetensors.index.json", "{\"metadata\":{\"total_size\":12},\"weight_map\":" + map + "}");
+    write_file_atomically(folder_ / "model.safetensors.index.json",
+                          "{\"metadata\":{\"total_size\":12},\"weight_map\":" + map + "}");
   }
   HostArray a_ = from_doubles("a", DType::F32, {2}, {1, 2});
   HostArray b_ = from_doubles("b", DType::F32, {1}, {3});

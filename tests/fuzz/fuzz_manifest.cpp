@@ -1,5 +1,5 @@
-// libFuzzer entry of the manifest parser. The bytes are the text behind the hash line, and the right hash is put in front, since the
-// fuzzer would hardly find it; the raw bytes are parsed as well.
+// libFuzzer entry of the manifest parser. The bytes are the text behind the hash line, and the right hash is put in front, since
+// the fuzzer would hardly find it; the raw bytes are parsed as well.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -24,8 +24,9 @@ std::string preview_of(const IndexedDataset& dataset, std::int64_t document, std
 
 void verify_hash(const IndexedDataset& dataset, const DatasetMeta& meta) {
   if (meta.bin_hash.empty()) {
-    throw Error(ErrorCode::DataOptionInvalid, ErrorText{"nothing to verify against", dataset_meta_path(dataset.prefix()), "no bin_hash",
-                                                        "the side file of 'deltron data prepare' holds the hash", "prepare the data again"});
+    throw Error(ErrorCode::DataOptionInvalid,
+                ErrorText{"nothing to verify against", dataset_meta_path(dataset.prefix()), "no bin_hash",
+                          "the side file of 'deltron data prepare' holds the hash", "prepare the data again"});
   }
   const std::string found = hash_text(dataset.bin_hash());
   if (found == meta.bin_hash) return;
@@ -51,7 +52,8 @@ InspectReport inspect_data(const InspectOptions& options) {
   report.tokens = dataset->num_tokens();
   report.bin_bytes = dataset->bin_bytes();
   report.idx_bytes = dataset->idx_bytes();
-  const std::shared_ptr<const Tokenizer> tokenizer = report.meta.tokenizer.empty() ? nullptr : make_tokenizer(report.meta.tokenizer);
+  const std::shared_ptr<const Tokenizer> tokenizer =
+      report.meta.tokenizer.empty() ? nullptr : make_tokenizer(report.meta.tokenizer);
   const DocumentReader reader(dataset, report.meta.eod_id);
   std::vector<std::int64_t> lengths;
   for (std::int64_t i = 0; i < report.sequences; ++i) {
@@ -81,8 +83,9 @@ InspectReport inspect_data(const InspectOptions& options) {
   }
   if (!options.dump_split.empty() && report.dumped_to.empty()) {
     parse_split_name(options.dump_split);  // names the legal values
-    throw Error(ErrorCode::DataOptionInvalid, ErrorText{"the text cannot be written", report.prefix, "no tokenizer recorded",
-                                                        "a dump decodes the tokens", "prepare the data with 'deltron data prepare'"});
+    throw Error(ErrorCode::DataOptionInvalid,
+                ErrorText{"the text cannot be written", report.prefix, "no tokenizer recorded", "a dump decodes the tokens",
+                          "prepare the data with 'deltron data prepare'"});
   }
   const std::int64_t end = std::min(options.first_document + options.documents, report.sequences);
   for (std::int64_t i = std::max<std::int64_t>(options.first_document, 0); i < end; ++i) {
@@ -102,9 +105,13 @@ std::string to_text(const InspectReport& report) {
           std::to_string(report.meta.token_range.smallest) + " to " + std::to_string(report.meta.token_range.largest) + "\n";
   text += "documents   " + thousands(report.documents) + " in " + thousands(report.sequences) + " sequences; lengths " +
           thousands(report.shortest) + " to " + thousands(report.longest) + ", median " + thousands(report.median) + "\n";
-  text += "tokenizer   " + (report.meta.tokenizer.empty() ? "unknown" : report.meta.tokenizer + ", vocabulary " + thousands(report.meta.vocab_size)) + "\n";
+  text +=
+      "tokenizer   " +
+      (report.meta.tokenizer.empty() ? "unknown" : report.meta.tokenizer + ", vocabulary " + thousands(report.meta.vocab_size)) +
+      "\n";
   if (report.meta.eod_id >= 0) {
-    text += "end         " + thousands(report.ending_with_eod) + " documents end with id " + std::to_string(report.meta.eod_id) + "\n";
+    text +=
+        "end         " + thousands(report.ending_with_eod) + " documents end with id " + std::to_string(report.meta.eod_id) + "\n";
   }
   text += "files       .bin " + human_bytes(static_cast<std::uint64_t>(report.bin_bytes)) + ", .idx " +
           human_bytes(static_cast<std::uint64_t>(report.idx_bytes)) + (report.verified ? ", hash verified" : "") + "\n";

@@ -13,12 +13,12 @@ namespace deltron {
 struct InspectOptions {
   std::string prefix;
   std::string split = "99,1,0";
-  std::string dump_split;       // train | valid | test; empty: no dump
-  std::string dump_path;        // file that receives the split's text
-  std::int64_t documents = 1;   // how many documents to show ...
+  std::string dump_split;      // train | valid | test; empty: no dump
+  std::string dump_path;       // file that receives the split's text
+  std::int64_t documents = 1;  // how many documents to show ...
   std::int64_t first_document = 0;
   std::int64_t characters = 200;  // ... and how much of each
-  bool verify = false;          // hash the .bin against the side file
+  bool verify = false;            // hash the .bin against the side file
 };
 
 struct InspectReport {

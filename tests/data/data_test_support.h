@@ -38,7 +38,8 @@ inline void write_plain(const std::string& path, std::string_view content) {
   writer.close(false);
 }
 
-inline std::shared_ptr<const IndexedDataset> build_dataset(const std::string& prefix, const std::vector<std::vector<std::int32_t>>& documents,
+inline std::shared_ptr<const IndexedDataset> build_dataset(const std::string& prefix,
+                                                           const std::vector<std::vector<std::int32_t>>& documents,
                                                            std::int64_t vocab_size = 257, std::int32_t eod_id = -1) {
   IndexedDatasetBuilder builder(prefix, vocab_size, eod_id);
   for (const auto& document : documents) builder.add_document(document);

@@ -31,8 +31,18 @@ TEST(IndexedDataset, written_bytes_are_megatrons) {
   const ScratchFolder folder;
   build_dataset(folder.file("two"), {{1, 2, 3}, {4, 5}});
   EXPECT_EQ(hex_of(read_file(folder.file("two.idx"))),
-            "4d4d49444944580000" "0100000000000000" "08" "0200000000000000" "0300000000000000" "03000000" "02000000"
-            "0000000000000000" "0600000000000000" "0000000000000000" "0100000000000000" "0200000000000000");
+            "4d4d49444944580000"
+            "0100000000000000"
+            "08"
+            "0200000000000000"
+            "0300000000000000"
+            "03000000"
+            "02000000"
+            "0000000000000000"
+            "0600000000000000"
+            "0000000000000000"
+            "0100000000000000"
+            "0200000000000000");
   EXPECT_EQ(hex_of(read_file(folder.file("two.bin"))), "01000200030004000500");
 }
 
@@ -74,10 +84,12 @@ TEST(IndexedDataset, every_integer_type_is_read) {
   const struct {
     TokenType type;
     int width;
-  } cases[] = {{TokenType::U8, 1}, {TokenType::I8, 1}, {TokenType::I16, 2}, {TokenType::U16, 2}, {TokenType::I32, 4}, {TokenType::I64, 8}};
+  } cases[] = {{TokenType::U8, 1},  {TokenType::I8, 1},  {TokenType::I16, 2},
+               {TokenType::U16, 2}, {TokenType::I32, 4}, {TokenType::I64, 8}};
   for (const auto& item : cases) {
     std::string bin;
-    for (std::int64_t value = 1; value <= 5; ++value) bin.append(reinterpret_cast<const char*>(&value), static_cast<std::size_t>(item.width));
+    for (std::int64_t value = 1; value <= 5; ++value)
+      bin.append(reinterpret_cast<const char*>(&value), static_cast<std::size_t>(item.width));
     write_plain(folder.file("set.bin"), bin);
     write_plain(folder.file("set.idx"), patched(patched(idx, 17, item.type), 50, std::int64_t{3 * item.width}));
     const IndexedDataset dataset(folder.file("set"));
@@ -235,7 +247,8 @@ TEST(DatasetMeta, another_tokenizer_is_refused) {
   DatasetMeta meta;
   check_tokenizer(*dataset, meta, "byte");  // unknown: nothing to compare
   meta.tokenizer = "gpt2";
-  expect_error(ErrorCode::TokenizerMismatch, "data: 'gpt2', configuration: 'byte'", [&] { check_tokenizer(*dataset, meta, "byte"); });
+  expect_error(ErrorCode::TokenizerMismatch, "data: 'gpt2', configuration: 'byte'",
+               [&] { check_tokenizer(*dataset, meta, "byte"); });
 }
 
 }  // namespace

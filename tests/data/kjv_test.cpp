@@ -62,7 +62,8 @@ TEST(Kjv, chapters_are_documents_and_compressors_see_what_the_model_is_charged_f
   const std::string lines = output_of("'" + scripts + "compressors.sh' '" + inspect.dump_path + "'", &status);
   ASSERT_EQ(status, 0);
   double gzip = 0, bzip2 = 0;
-  ASSERT_EQ(std::sscanf(lines.c_str(), "gzip -9 %lf bits per character\nbzip2 %lf bits per character\n", &gzip, &bzip2), 2) << lines;
+  ASSERT_EQ(std::sscanf(lines.c_str(), "gzip -9 %lf bits per character\nbzip2 %lf bits per character\n", &gzip, &bzip2), 2)
+      << lines;
   EXPECT_NEAR(gzip, 2.554, 0.01);
   EXPECT_NEAR(bzip2, 1.962, 0.01);
 }

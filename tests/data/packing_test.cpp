@@ -113,7 +113,8 @@ TEST(WindowsSource, segments_never_mix_documents) {
 TEST(WindowsSource, too_little_text_is_said) {
   const ScratchFolder folder;
   const auto dataset = build_dataset(folder.file("set"), {{1, 2, 3}});
-  expect_error(ErrorCode::DataEmpty, "3 tokens in documents 0 to 1, seq_length 3", [&] { WindowsSource(dataset, -1, windows(1, 3, -1)); });
+  expect_error(ErrorCode::DataEmpty, "3 tokens in documents 0 to 1, seq_length 3",
+               [&] { WindowsSource(dataset, -1, windows(1, 3, -1)); });
   EXPECT_EQ(WindowsSource(dataset, -1, windows(1, 2, -1)).num_samples(), 1);
 }
 
@@ -202,7 +203,8 @@ TEST(DocumentsSource, segments_are_documents_and_padding_is_masked) {
   ASSERT_EQ(batch.num_tokens() % 8, 0);
   std::int64_t padding = 0;
   for (std::size_t s = 0; s + 1 < batch.cu_seqlens.size(); ++s) {
-    const std::size_t begin = static_cast<std::size_t>(batch.cu_seqlens[s]), end = static_cast<std::size_t>(batch.cu_seqlens[s + 1]);
+    const std::size_t begin = static_cast<std::size_t>(batch.cu_seqlens[s]),
+                      end = static_cast<std::size_t>(batch.cu_seqlens[s + 1]);
     ASSERT_LT(begin, end);
     std::int32_t document = -1;
     for (std::size_t i = begin; i < end; ++i) {

@@ -56,7 +56,8 @@ TEST(BatchLoader, batches_are_a_pure_function_of_the_sample_number) {
     const BatchLoader pairs(make_sample_source(options, Split::Train, 400), 2);
     std::vector<HostBatch> forward;
     for (std::int64_t k = 0; k < 400; k += 2) forward.push_back(pairs.batch(k));
-    const BatchLoader again(make_sample_source(options, Split::Train, 400), 2);  // resumed: another object, from the middle, backwards
+    const BatchLoader again(make_sample_source(options, Split::Train, 400),
+                            2);  // resumed: another object, from the middle, backwards
     for (std::int64_t k = 398; k >= 0; k -= 14) expect_same_batch(again.batch(k), forward[static_cast<std::size_t>(k / 2)]);
     // The micro-batch size only groups: a batch of four is two batches of two.
     const HostBatch four = BatchLoader(make_sample_source(options, Split::Train, 400), 4).batch(100);
@@ -111,12 +112,14 @@ TEST(DataSource, wrong_options_are_errors) {
   expect_error(ErrorCode::DataOptionInvalid, "below 2^32", [&] { make_sample_source(options, Split::Train, 10); });
   options = good;
   options.tokenizer = "gpt2";
-  expect_error(ErrorCode::TokenizerMismatch, "prepared with another tokenizer", [&] { make_sample_source(options, Split::Train, 10); });
+  expect_error(ErrorCode::TokenizerMismatch, "prepared with another tokenizer",
+               [&] { make_sample_source(options, Split::Train, 10); });
   options = good;
   options.data_path = {"0.5", good.data_path[0], "0.5", "mqar"};
   expect_error(ErrorCode::DataOptionInvalid, "blend of a synthetic task", [&] { make_sample_source(options, Split::Train, 10); });
   options.data_path = {"mqar"};
-  expect_error(ErrorCode::DataOptionInvalid, "evaluation of a synthetic task", [&] { make_evaluation_sources(options, Split::Valid, 64); });
+  expect_error(ErrorCode::DataOptionInvalid, "evaluation of a synthetic task",
+               [&] { make_evaluation_sources(options, Split::Valid, 64); });
   expect_error(ErrorCode::DataOptionInvalid, "index of a synthetic task", [&] { build_sample_index(options, Split::Train, 10); });
 }
 
@@ -235,9 +238,11 @@ TEST(Mqar, specification_and_limits) {
   const struct {
     const char* spec;
     const char* message;
-  } bad[] = {{"mqar:pair=4", "did you mean 'pairs'"}, {"mqar:pairs", "no number"},           {"mqar:pairs=x", "no number"},
-             {"mqar:pairs=1.5", "no whole number"},   {"mqar:random_fillers=2", "no switch"}, {"mqar:pairs=0", "too few pairs"},
-             {"mqar:pairs=9", "too short"},           {"mqar:vocab_size=8", "does not fit"},  {"mqar:power=0", "power out of range"}};
+  } bad[] = {{"mqar:pair=4", "did you mean 'pairs'"}, {"mqar:pairs", "no number"},
+             {"mqar:pairs=x", "no number"},           {"mqar:pairs=1.5", "no whole number"},
+             {"mqar:random_fillers=2", "no switch"},  {"mqar:pairs=0", "too few pairs"},
+             {"mqar:pairs=9", "too short"},           {"mqar:vocab_size=8", "does not fit"},
+             {"mqar:power=0", "power out of range"}};
   for (const auto& item : bad) {
     expect_error(ErrorCode::DataOptionInvalid, item.message, [&] { MqarSource source(parse_mqar_spec(item.spec, 32, 1, false)); });
   }

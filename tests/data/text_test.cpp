@@ -49,9 +49,20 @@ TEST(Utf8, validity_and_characters) {
   const struct {
     std::string text;
     std::int64_t at;
-  } bad[] = {{"a\x80", 1},         {"\xc0\xaf", 0},         {"\xc1\xbf", 0},         {"ab\xc3", 2},        {"\xc3(", 0}, {"\xe0\x9f\xbf", 0},
-             {"\xed\xa0\x80", 0},  {"\xe2\x82", 0},         {"\xf0\x8f\xbf\xbf", 0}, {"\xf4\x90\x80\x80", 0}, {"\xf5\x80\x80\x80", 0},
-             {"x\xf0\x9f\x98", 1}, {"\xe2\x82(", 0},        {"\xff", 0}};
+  } bad[] = {{"a\x80", 1},
+             {"\xc0\xaf", 0},
+             {"\xc1\xbf", 0},
+             {"ab\xc3", 2},
+             {"\xc3(", 0},
+             {"\xe0\x9f\xbf", 0},
+             {"\xed\xa0\x80", 0},
+             {"\xe2\x82", 0},
+             {"\xf0\x8f\xbf\xbf", 0},
+             {"\xf4\x90\x80\x80", 0},
+             {"\xf5\x80\x80\x80", 0},
+             {"x\xf0\x9f\x98", 1},
+             {"\xe2\x82(", 0},
+             {"\xff", 0}};
   for (const auto& item : bad) EXPECT_EQ(find_invalid_utf8(item.text), item.at) << item.text;
   EXPECT_EQ(count_characters("a\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80"), 4);
 }
@@ -67,7 +78,10 @@ TEST(TextReader, separators_cut_documents) {
 
 TEST(TextReader, empty_documents_crlf_and_byte_order_marks_are_counted) {
   TextStats stats;
-  EXPECT_EQ(text_documents("\xef\xbb\xbf" "a\r\nb\r\n\r\nc\rd", "\n\n", &stats), (Lines{{"a\nb", 1}, {"c\rd", 4}}));
+  EXPECT_EQ(text_documents("\xef\xbb\xbf"
+                           "a\r\nb\r\n\r\nc\rd",
+                           "\n\n", &stats),
+            (Lines{{"a\nb", 1}, {"c\rd", 4}}));
   EXPECT_EQ(stats.crlf_lines, 3);
   EXPECT_EQ(stats.byte_order_marks, 1);
   EXPECT_EQ(stats.documents, 2);
@@ -89,7 +103,8 @@ TEST(TextReader, escapes_of_separators) {
 
 TEST(JsonlReader, reads_the_key_and_skips_blank_lines) {
   const ScratchFolder folder;
-  write_plain(folder.file("in.jsonl"), "{\"text\": \"a\\nb\", \"id\": 1}\r\n\n  \n{\"text\": \"\"}\n{\"id\": [1], \"text\": \"\\u00e4\"}");
+  write_plain(folder.file("in.jsonl"),
+              "{\"text\": \"a\\nb\", \"id\": 1}\r\n\n  \n{\"text\": \"\"}\n{\"id\": [1], \"text\": \"\\u00e4\"}");
   Lines result;
   TextStats stats;
   read_jsonl_documents(folder.file("in.jsonl"), "text", stats,
@@ -165,7 +180,8 @@ TEST(Prepare, same_input_gives_the_same_bytes) {
   prepare_data(options);
   options.output = folder.file("y");
   prepare_data(options);
-  for (const char* ending : {".bin", ".idx", ".meta.json"}) EXPECT_EQ(read_file(folder.file("x") + ending), read_file(folder.file("y") + ending));
+  for (const char* ending : {".bin", ".idx", ".meta.json"})
+    EXPECT_EQ(read_file(folder.file("x") + ending), read_file(folder.file("y") + ending));
 }
 
 TEST(Prepare, invalid_utf8_is_kept_and_reported) {

@@ -10,6 +10,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace deltron::kernels::cpu::HWY_NAMESPACE {
+namespace {  // names of one family stay in its file
 
 void widen_rows(const bfloat16* from, std::int64_t row_stride, std::int64_t rows, std::int64_t cols, float* to) {
   const Tag<float> d;
@@ -29,6 +30,7 @@ void narrow_rows(const float* from, std::int64_t rows, std::int64_t cols, bfloat
   }
 }
 
+}  // namespace
 }  // namespace deltron::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

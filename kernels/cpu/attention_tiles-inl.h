@@ -52,7 +52,8 @@ TileRows<C> load_rows(const S* rows, std::int64_t row_stride, std::int64_t count
 
 // to [count, dim] = from * factor, in storage type.
 template <class S, class C = Compute<S>>
-void store_rows(const C* from, std::int64_t from_stride, std::int64_t count, std::int64_t dim, C factor, S* to, std::int64_t to_stride) {
+void store_rows(const C* from, std::int64_t from_stride, std::int64_t count, std::int64_t dim, C factor, S* to,
+                std::int64_t to_stride) {
   const Tag<C> d;
   const auto times = hn::Set(d, factor);
   for (std::int64_t r = 0; r < count; ++r) {
@@ -64,7 +65,8 @@ void store_rows(const C* from, std::int64_t from_stride, std::int64_t count, std
 
 // to = transpose of the square `from`, whose columns (lanes) are first multiplied by `factor`.
 template <class From, class To, class D>
-HWY_INLINE void transpose_square(D d, const From* from, std::int64_t from_stride, hn::Vec<D> factor, To* to, std::int64_t to_stride) {
+HWY_INLINE void transpose_square(D d, const From* from, std::int64_t from_stride, hn::Vec<D> factor, To* to,
+                                 std::int64_t to_stride) {
 #if HWY_TARGET == HWY_SCALAR
   (void)from_stride, (void)to_stride;
   store(hn::Mul(load(d, from), factor), d, to);

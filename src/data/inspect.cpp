@@ -37,13 +37,13 @@ void verify_hash(const IndexedDataset& dataset, const DatasetMeta& meta) {
 
 }  // namespace
 
-InspectReport inspect_data(const InspectOptions& options) {
+DatasetReport inspect_data(const DatasetInspectOptions& options) {
   if (options.dump_split.empty() != options.dump_path.empty()) {
     throw Error(ErrorCode::DataOptionInvalid, ErrorText{"a dump needs a split and a file", "data inspect", "", "both or neither",
                                                         "name both the split and the file"});
   }
   const auto dataset = std::make_shared<const IndexedDataset>(options.prefix);
-  InspectReport report;
+  DatasetReport report;
   report.prefix = dataset->prefix();
   report.meta = load_dataset_meta(*dataset);
   report.token_type = dataset->token_type();
@@ -67,7 +67,7 @@ InspectReport inspect_data(const InspectOptions& options) {
     report.longest = lengths.back();
   }
   for (const Split split : {Split::Train, Split::Valid, Split::Test}) {
-    InspectReport::SplitEntry entry;
+    DatasetReport::SplitEntry entry;
     entry.name = split_name(split);
     entry.documents = split_range(options.split, split, report.sequences);
     if (tokenizer != nullptr) {
@@ -98,7 +98,7 @@ InspectReport inspect_data(const InspectOptions& options) {
   return report;
 }
 
-std::string to_text(const InspectReport& report) {
+std::string to_text(const DatasetReport& report) {
   std::string text;
   text += "data set    " + report.prefix + "\n";
   text += std::string("tokens      ") + thousands(report.tokens) + " " + token_type_name(report.token_type) + ", ids " +
@@ -115,20 +115,20 @@ std::string to_text(const InspectReport& report) {
   }
   text += "files       .bin " + human_bytes(static_cast<std::uint64_t>(report.bin_bytes)) + ", .idx " +
           human_bytes(static_cast<std::uint64_t>(report.idx_bytes)) + (report.verified ? ", hash verified" : "") + "\n";
-  for (const InspectReport::SplitEntry& entry : report.splits) {
+  for (const DatasetReport::SplitEntry& entry : report.splits) {
     text += "split       " + entry.name + ": documents " + std::to_string(entry.documents.begin) + " to " +
             std::to_string(entry.documents.end) + ", " + thousands(entry.text.tokens) + " tokens";
     if (!report.meta.tokenizer.empty()) text += ", " + thousands(entry.text.characters) + " characters";
     text += "\n";
   }
   if (!report.dumped_to.empty()) text += "text        written to " + report.dumped_to + "\n";
-  for (const InspectReport::Preview& preview : report.previews) {
+  for (const DatasetReport::Preview& preview : report.previews) {
     text += "document " + std::to_string(preview.document) + " (" + thousands(preview.tokens) + " tokens): " + preview.text + "\n";
   }
   return text;
 }
 
-std::string to_json(const InspectReport& report) {
+std::string to_json(const DatasetReport& report) {
   nlohmann::ordered_json value;
   value["prefix"] = report.prefix;
   value["dtype"] = token_type_name(report.token_type);
@@ -150,7 +150,7 @@ std::string to_json(const InspectReport& report) {
   value["bin_hash"] = report.meta.bin_hash;
   value["verified"] = report.verified;
   value["splits"] = nlohmann::ordered_json::array();
-  for (const InspectReport::SplitEntry& entry : report.splits) {
+  for (const DatasetReport::SplitEntry& entry : report.splits) {
     nlohmann::ordered_json split;
     split["name"] = entry.name;
     split["first_document"] = entry.documents.begin;
@@ -162,7 +162,7 @@ std::string to_json(const InspectReport& report) {
   }
   value["dumped_to"] = report.dumped_to;
   value["previews"] = nlohmann::ordered_json::array();
-  for (const InspectReport::Preview& preview : report.previews) {
+  for (const DatasetReport::Preview& preview : report.previews) {
     value["previews"].push_back({{"document", preview.document}, {"tokens", preview.tokens}, {"text", preview.text}});
   }
   return value.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);

@@ -10,7 +10,7 @@
 
 namespace deltron {
 
-struct InspectOptions {
+struct DatasetInspectOptions {
   std::string prefix;
   std::string split = "99,1,0";
   std::string dump_split;      // train | valid | test; empty: no dump
@@ -21,7 +21,7 @@ struct InspectOptions {
   bool verify = false;            // hash the .bin against the side file
 };
 
-struct InspectReport {
+struct DatasetReport {
   struct SplitEntry {
     std::string name;
     DocumentRange documents;
@@ -49,8 +49,8 @@ struct InspectReport {
 };
 
 // Throws DataFileInvalid where `verify` finds another hash.
-InspectReport inspect_data(const InspectOptions& options);
-std::string to_text(const InspectReport& report);
-std::string to_json(const InspectReport& report);
+DatasetReport inspect_data(const DatasetInspectOptions& options);
+std::string to_text(const DatasetReport& report);
+std::string to_json(const DatasetReport& report);
 
 }  // namespace deltron

@@ -39,7 +39,7 @@ TEST(Kjv, chapters_are_documents_and_compressors_see_what_the_model_is_charged_f
   EXPECT_EQ(prepared.meta.text_characters, 4137850);
   EXPECT_EQ(prepared.meta.tokens, 4137850 + 1189);
 
-  InspectOptions inspect;
+  DatasetInspectOptions inspect;
   inspect.prefix = prepare.output;
   inspect.split = "90,10,0";
   inspect.dump_split = "valid";

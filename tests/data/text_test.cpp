@@ -237,13 +237,13 @@ TEST(Inspect, reports_splits_and_writes_the_text_of_one) {
   options.output = folder.file("set");
   options.document_separator = "\\f";
   prepare_data(options);
-  InspectOptions inspect;
+  DatasetInspectOptions inspect;
   inspect.prefix = options.output;
   inspect.split = "80,20,0";
   inspect.dump_split = "valid";
   inspect.dump_path = folder.file("held.txt");
   inspect.verify = true;
-  const InspectReport report = inspect_data(inspect);
+  const DatasetReport report = inspect_data(inspect);
   EXPECT_EQ(read_file(inspect.dump_path), "document 8\ndocument 9\n");
   ASSERT_EQ(report.splits.size(), 3u);
   EXPECT_EQ(report.splits[1].text.characters, 22);
@@ -268,7 +268,7 @@ TEST(Inspect, finds_changed_tokens_and_bad_requests) {
   std::string bin = read_file(folder.file("set.bin"));
   bin[0] = static_cast<char>(bin[0] ^ 1);
   write_plain(folder.file("set.bin"), bin);
-  InspectOptions inspect;
+  DatasetInspectOptions inspect;
   inspect.prefix = options.output;
   inspect.verify = true;
   expect_error(ErrorCode::DataFileInvalid, "the tokens differ", [&] { inspect_data(inspect); });

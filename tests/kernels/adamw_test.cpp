@@ -11,13 +11,14 @@
 #include "src/base/thread_pool.h"
 #include "tests/support/golden_file.h"
 #include "tests/support/head_buffer.h"
+#include "tests/support/kernel_test.h"
 
 namespace deltron {
 namespace {
 
-using testing::error_ratio;
-using testing::GoldenFile;
-using testing::random_values;
+using test::error_ratio;
+using test::GoldenFile;
+using test::random_values;
 
 std::vector<double> numbers(const std::string& list) {
   std::vector<double> values;
@@ -91,8 +92,10 @@ void run_golden(double limit) {
   }
 }
 
-TEST(Adamw, six_clipped_steps_equal_the_golden_file_in_fp32) { run_golden<float>(1e-6); }
-TEST(Adamw, six_clipped_steps_equal_the_golden_file_in_fp64) { run_golden<double>(1e-12); }
+class AdamwTargets : public test::KernelTest {};
+TEST_P(AdamwTargets, six_clipped_steps_equal_the_golden_file_in_fp32) { run_golden<float>(1e-6); }
+TEST_P(AdamwTargets, six_clipped_steps_equal_the_golden_file_in_fp64) { run_golden<double>(1e-12); }
+DELTRON_EVERY_TARGET(AdamwTargets);
 
 struct Updated {
   std::vector<float> master, exp_avg, exp_avg_sq;
@@ -133,7 +136,8 @@ TEST(Adamw, equals_a_plain_loop_at_odd_sizes_and_rewrites_the_bf16_weight) {
 
 TEST(Adamw, bits_do_not_depend_on_the_thread_count) {
   const Updated one = update(50001, 1, 0, 1), two = update(50001, 2, 0, 1), three = update(50001, 3, 0, 1);
-  EXPECT_TRUE(one.master == two.master && one.exp_avg == two.exp_avg && one.exp_avg_sq == two.exp_avg_sq && one.weight == two.weight);
+  EXPECT_TRUE(one.master == two.master && one.exp_avg == two.exp_avg && one.exp_avg_sq == two.exp_avg_sq &&
+              one.weight == two.weight);
   EXPECT_TRUE(one.master == three.master && one.weight == three.weight);
 }
 

@@ -7,19 +7,18 @@
 #include <tuple>
 #include <utility>
 
-#include <hwy/targets.h>
-
 #include "src/base/thread_pool.h"
 #include "tests/support/head_buffer.h"
+#include "tests/support/kernel_test.h"
 #include "tests/support/reference_attention.h"
 
 namespace deltron {
 namespace {
 
-using testing::error_ratio;
-using testing::HeadBuffer;
-using testing::random_values;
-using testing::ReferenceAttention;
+using test::error_ratio;
+using test::HeadBuffer;
+using test::random_values;
+using test::ReferenceAttention;
 
 struct Case {
   DType dtype = DType::F32;
@@ -110,9 +109,9 @@ const std::vector<Case>& cases() {
     for (DType dtype : {DType::F32, DType::F64, DType::BF16}) {
       all.push_back({dtype, {1}, 1, 1, 1, 0, 0});
       all.push_back({dtype, {37, 51, 40}, 4, 1, 32, 0, 0});
-      all.push_back({dtype, {37, 0, 51, 1, 40}, 4, 2, 17, 5, 0});      // odd dim, strided, empty and one-token documents
+      all.push_back({dtype, {37, 0, 51, 1, 40}, 4, 2, 17, 5, 0});          // odd dim, strided, empty and one-token documents
       all.push_back({dtype, {64, 128, 65, 63, 127, 129}, 2, 2, 8, 3, 0});  // borders of blocks
-      all.push_back({dtype, {300}, 4, 2, 64, 16, 0});                  // one long document: split over threads
+      all.push_back({dtype, {300}, 4, 2, 64, 16, 0});                      // one long document: split over threads
       all.push_back({dtype, {16, 32, 33, 15, 17, 31}, 3, 1, 100, 1, 0});
       all.push_back({dtype, {70, 0, 130}, 4, 2, 24, 1, 0.3});
     }
@@ -233,26 +232,22 @@ TEST(AttentionNumbers, a_nan_in_a_key_reaches_every_query_that_sees_it) {
   for (std::int64_t token = 0; token < 100; ++token) EXPECT_EQ(std::isnan(o[token * 16]), token >= 50) << token;
 }
 
-// Also those that this machine's dispatch would not choose.
-TEST(AttentionInstructionSets, all_agree_with_the_reference) {
-  for (std::int64_t targets = hwy::SupportedTargets(); targets != 0; targets &= targets - 1) {
-    hwy::SetSupportedTargetsForTest(targets & -targets);
-    hwy::GetChosenTarget().DeInit();
-    for (DType dtype : {DType::F32, DType::F64, DType::BF16}) {
-      const Problem problem({dtype, {37, 130}, 4, 2, 20, 1, 0.2});
-      const auto expected = problem.reference.forward(problem.q, problem.k, problem.v);
-      const auto gradients = problem.reference.backward(problem.q, problem.k, problem.v, problem.d_o);
-      const Problem::Result ours = problem.run(2);
-      const double limit = dtype == DType::F64 ? 1e-12 : dtype == DType::F32 ? 5e-6 : 8e-3;
-      EXPECT_LT(error_ratio(ours.o, expected.o), limit) << hwy::TargetName(targets & -targets);
-      EXPECT_LT(error_ratio(ours.dq, gradients.dq), limit) << hwy::TargetName(targets & -targets);
-      EXPECT_LT(error_ratio(ours.dk, gradients.dk), limit) << hwy::TargetName(targets & -targets);
-      EXPECT_LT(error_ratio(ours.dv, gradients.dv), limit) << hwy::TargetName(targets & -targets);
-    }
+class AttentionTargets : public test::KernelTest {};
+
+TEST_P(AttentionTargets, every_instruction_set_agrees_with_the_reference) {
+  for (DType dtype : {DType::F32, DType::F64, DType::BF16}) {
+    const Problem problem({dtype, {37, 130}, 4, 2, 20, 1, 0.2});
+    const auto expected = problem.reference.forward(problem.q, problem.k, problem.v);
+    const auto gradients = problem.reference.backward(problem.q, problem.k, problem.v, problem.d_o);
+    const Problem::Result ours = problem.run(2);
+    const double limit = dtype == DType::F64 ? 1e-12 : dtype == DType::F32 ? 5e-6 : 8e-3;
+    EXPECT_LT(error_ratio(ours.o, expected.o), limit);
+    EXPECT_LT(error_ratio(ours.dq, gradients.dq), limit);
+    EXPECT_LT(error_ratio(ours.dk, gradients.dk), limit);
+    EXPECT_LT(error_ratio(ours.dv, gradients.dv), limit);
   }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().DeInit();
 }
+DELTRON_EVERY_TARGET(AttentionTargets);
 
 TEST(AttentionNumbers, large_scores_do_not_overflow) {
   Problem problem({DType::F32, {90}, 1, 1, 16, 0, 0});

@@ -1,4 +1,5 @@
-// Time of attention forward and backward at training shapes. A benchmark, not a test: bench_attention [threads [documents length dim]].
+// Time of attention forward and backward at training shapes. A benchmark, not a test: bench_attention [threads [documents length
+// dim]].
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -17,7 +18,9 @@ template <class T>
 class Aligned {
  public:
   explicit Aligned(std::size_t count)
-      : memory_(count * sizeof(T) + 64), data_(reinterpret_cast<T*>((reinterpret_cast<std::uintptr_t>(memory_.data()) + 63) / 64 * 64)), count_(count) {}
+      : memory_(count * sizeof(T) + 64),
+        data_(reinterpret_cast<T*>((reinterpret_cast<std::uintptr_t>(memory_.data()) + 63) / 64 * 64)),
+        count_(count) {}
   T* data() { return data_; }
   T* begin() { return data_; }
   T* end() { return data_ + count_; }
@@ -72,11 +75,14 @@ void measure(ThreadPool& pool, std::int64_t documents, std::int64_t length, std:
   const double forward = best_ms([&] { kernels::cpu::attention_forward(f, stream); });
   const double backward = best_ms([&] { kernels::cpu::attention_backward(b, stream); });
   // Useful work: the causal half of the products, 2 forward and 5 backward.
-  const double gflop = 1e-9 * static_cast<double>(documents * heads) * static_cast<double>(length * (length + 1)) * static_cast<double>(dim);
-  std::printf("%3lld x %5lld  H %lld/%lld  D %3lld  drop %.1f  threads %d: forward %7.3f ms (%5.0f GFLOP/s)  backward %7.3f ms (%5.0f GFLOP/s)\n",
-              static_cast<long long>(documents), static_cast<long long>(length), static_cast<long long>(heads),
-              static_cast<long long>(groups), static_cast<long long>(dim), drop, pool.threads(), forward, 2e3 * gflop / forward, backward,
-              5e3 * gflop / backward);
+  const double gflop =
+      1e-9 * static_cast<double>(documents * heads) * static_cast<double>(length * (length + 1)) * static_cast<double>(dim);
+  std::printf(
+      "%3lld x %5lld  H %lld/%lld  D %3lld  drop %.1f  threads %d: forward %7.3f ms (%5.0f GFLOP/s)  backward %7.3f ms (%5.0f "
+      "GFLOP/s)\n",
+      static_cast<long long>(documents), static_cast<long long>(length), static_cast<long long>(heads),
+      static_cast<long long>(groups), static_cast<long long>(dim), drop, pool.threads(), forward, 2e3 * gflop / forward, backward,
+      5e3 * gflop / backward);
 }
 
 }  // namespace

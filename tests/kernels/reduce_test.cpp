@@ -8,13 +8,14 @@
 
 #include "src/base/thread_pool.h"
 #include "tests/support/head_buffer.h"
+#include "tests/support/kernel_test.h"
 
 namespace deltron {
 namespace {
 
 using kernels::kNormBlock;
-using testing::HeadBuffer;
-using testing::random_values;
+using test::HeadBuffer;
+using test::random_values;
 
 struct Norm {
   std::vector<double> partials;
@@ -36,50 +37,58 @@ Norm squared_norm(DType dtype, const std::vector<double>& values, int threads) {
   return norm;
 }
 
-class Reduce : public ::testing::TestWithParam<DType> {};
+class Reduce : public test::KernelTest {};
+
+const DType kDTypes[] = {DType::F32, DType::F64, DType::BF16};
 
 TEST_P(Reduce, squared_norm_has_one_exact_partial_a_block) {
-  for (std::int64_t count : std::vector<std::int64_t>{1, 7, 33, 1000, kNormBlock, kNormBlock + 1, 2 * kNormBlock + 77}) {
-    const std::vector<double> values = random_values(GetParam(), count, 3);
-    const Norm norm = squared_norm(GetParam(), values, 2);
-    for (std::size_t block = 0; block < norm.partials.size(); ++block) {
-      double expected = 0;
-      for (std::int64_t i = static_cast<std::int64_t>(block) * kNormBlock; i < std::min<std::int64_t>(count, (static_cast<std::int64_t>(block) + 1) * kNormBlock); ++i) {
-        expected += values[static_cast<std::size_t>(i)] * values[static_cast<std::size_t>(i)];
+  for (DType dtype : kDTypes) {
+    for (std::int64_t count : std::vector<std::int64_t>{1, 7, 33, 1000, kNormBlock, kNormBlock + 1, 2 * kNormBlock + 77}) {
+      const std::vector<double> values = random_values(dtype, count, 3);
+      const Norm norm = squared_norm(dtype, values, 2);
+      for (std::size_t block = 0; block < norm.partials.size(); ++block) {
+        double expected = 0;
+        const std::int64_t begin = static_cast<std::int64_t>(block) * kNormBlock, end = std::min(count, begin + kNormBlock);
+        for (std::int64_t i = begin; i < end; ++i) {
+          expected += values[static_cast<std::size_t>(i)] * values[static_cast<std::size_t>(i)];
+        }
+        EXPECT_NEAR(norm.partials[block], expected, 1e-12 * expected) << count;
+        EXPECT_EQ(norm.nonfinite[block], 0);
       }
-      EXPECT_NEAR(norm.partials[block], expected, 1e-12 * expected) << count;
-      EXPECT_EQ(norm.nonfinite[block], 0);
+      EXPECT_EQ(norm.partials, squared_norm(dtype, values, 1).partials);
+      EXPECT_EQ(norm.partials, squared_norm(dtype, values, 3).partials);
     }
-    EXPECT_EQ(norm.partials, squared_norm(GetParam(), values, 1).partials);
-    EXPECT_EQ(norm.partials, squared_norm(GetParam(), values, 3).partials);
   }
 }
 
 TEST_P(Reduce, nonfinite_values_are_counted_in_their_block) {
-  std::vector<double> values(static_cast<std::size_t>(kNormBlock + 100), 1.0);
-  values[3] = std::numeric_limits<double>::quiet_NaN();
-  values[1000] = std::numeric_limits<double>::infinity();
-  values[static_cast<std::size_t>(kNormBlock) + 99] = -std::numeric_limits<double>::infinity();
-  const Norm norm = squared_norm(GetParam(), values, 2);
-  EXPECT_EQ(norm.nonfinite, (std::vector<std::int64_t>{2, 1}));
-  EXPECT_FALSE(std::isfinite(norm.partials[0]));
-  EXPECT_FALSE(std::isfinite(norm.partials[1]));
-}
-
-TEST_P(Reduce, sum_is_formed_in_fp64) {
-  ThreadPool pool(2, false);
-  for (std::int64_t count : {0, 1, 1023, 1024, 1025, 5000}) {
-    const std::vector<double> values = random_values(GetParam(), count, 5);
-    const HeadBuffer x = HeadBuffer(GetParam(), count, 1, 1, 0).set(values);
-    double result = -1, expected = 0;
-    for (double value : values) expected += value;
-    kernels::cpu::sum({count, x.view().data, GetParam(), &result}, {DeviceKind::Cpu, nullptr, &pool});
-    EXPECT_NEAR(result, expected, 1e-10) << count;
+  for (DType dtype : kDTypes) {
+    std::vector<double> values(static_cast<std::size_t>(kNormBlock + 100), 1.0);
+    values[3] = std::numeric_limits<double>::quiet_NaN();
+    values[1000] = std::numeric_limits<double>::infinity();
+    values[static_cast<std::size_t>(kNormBlock) + 99] = -std::numeric_limits<double>::infinity();
+    const Norm norm = squared_norm(dtype, values, 2);
+    EXPECT_EQ(norm.nonfinite, (std::vector<std::int64_t>{2, 1}));
+    EXPECT_FALSE(std::isfinite(norm.partials[0]));
+    EXPECT_FALSE(std::isfinite(norm.partials[1]));
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(dtypes, Reduce, ::testing::Values(DType::F32, DType::F64, DType::BF16),
-                         [](const ::testing::TestParamInfo<DType>& chosen) { return std::string(dtype_name(chosen.param)); });
+TEST_P(Reduce, sum_is_formed_in_fp64) {
+  for (DType dtype : kDTypes) {
+    ThreadPool pool(2, false);
+    for (std::int64_t count : {0, 1, 1023, 1024, 1025, 5000}) {
+      const std::vector<double> values = random_values(dtype, count, 5);
+      const HeadBuffer x = HeadBuffer(dtype, count, 1, 1, 0).set(values);
+      double result = -1, expected = 0;
+      for (double value : values) expected += value;
+      kernels::cpu::sum({count, x.view().data, dtype, &result}, {DeviceKind::Cpu, nullptr, &pool});
+      EXPECT_NEAR(result, expected, 1e-10) << count;
+    }
+  }
+}
+
+DELTRON_EVERY_TARGET(Reduce);
 
 TEST(OrderedSum, adds_in_ascending_order) {
   ThreadPool pool(1, false);

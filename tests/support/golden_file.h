@@ -12,7 +12,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace deltron::testing {
+namespace deltron::test {
 
 struct GoldenTensor {
   std::vector<std::int64_t> shape;
@@ -39,7 +39,8 @@ struct GoldenFile {
       }
       GoldenTensor tensor{entry.at("shape").get<std::vector<std::int64_t>>(), {}};
       const std::string dtype = entry.at("dtype").get<std::string>();
-      const std::size_t begin = entry.at("data_offsets")[0].get<std::size_t>(), end = entry.at("data_offsets")[1].get<std::size_t>();
+      const std::size_t begin = entry.at("data_offsets")[0].get<std::size_t>(),
+                        end = entry.at("data_offsets")[1].get<std::size_t>();
       if (dtype == "F64") tensor.values = read<double>(data + begin, end - begin);
       if (dtype == "F32") tensor.values = read<float>(data + begin, end - begin);
       if (dtype == "I64") tensor.values = read<std::int64_t>(data + begin, end - begin);
@@ -60,4 +61,4 @@ struct GoldenFile {
   }
 };
 
-}  // namespace deltron::testing
+}  // namespace deltron::test

@@ -1,5 +1,6 @@
-// A [tokens, heads, dim] tensor of any storage type inside a larger row, as kernels get it from a fused projection: NaN lies before,
-// between and behind the rows, so that a read outside shows as NaN in results and a write outside shows in `guards_intact`.
+// A [tokens, heads, dim] tensor of a storage type chosen at run time (Guarded<S> is the typed one) inside larger rows, as kernels
+// get it from a fused projection: NaN lies before, between and behind the rows, so that a read outside shows as NaN in results
+// and a write outside shows in `guards_intact`. Also random values that a storage type holds exactly, and the error ratio.
 #pragma once
 
 #include <cmath>
@@ -12,26 +13,32 @@
 #include "src/base/bfloat16.h"
 #include "src/base/rng.h"
 
-namespace deltron::testing {
+namespace deltron::test {
 
 class HeadBuffer {
  public:
   // `gap` elements of NaN stand behind every token's row; odd gaps make rows unaligned.
   HeadBuffer(DType dtype, std::int64_t tokens, std::int64_t heads, std::int64_t dim, std::int64_t gap)
-      : dtype_(dtype), tokens_(tokens), heads_(heads), dim_(dim), stride_(heads * dim + gap),
+      : dtype_(dtype),
+        tokens_(tokens),
+        heads_(heads),
+        dim_(dim),
+        stride_(heads * dim + gap),
         bytes_(static_cast<std::size_t>(2 * kGuard + tokens * stride_) * dtype_size(dtype)) {
     for (std::int64_t i = 0; i < 2 * kGuard + tokens_ * stride_; ++i) write(i, std::numeric_limits<double>::quiet_NaN());
     untouched_ = bytes_;
   }
 
   HeadBuffer& set(const std::vector<double>& values) {
-    for (std::int64_t i = 0; i < static_cast<std::int64_t>(values.size()); ++i) write(place(i), values[static_cast<std::size_t>(i)]);
+    for (std::int64_t i = 0; i < static_cast<std::int64_t>(values.size()); ++i)
+      write(place(i), values[static_cast<std::size_t>(i)]);
     untouched_ = bytes_;
     return *this;
   }
   std::vector<double> get() const {
     std::vector<double> values(static_cast<std::size_t>(tokens_ * heads_ * dim_));
-    for (std::int64_t i = 0; i < static_cast<std::int64_t>(values.size()); ++i) values[static_cast<std::size_t>(i)] = read(place(i));
+    for (std::int64_t i = 0; i < static_cast<std::int64_t>(values.size()); ++i)
+      values[static_cast<std::size_t>(i)] = read(place(i));
     return values;
   }
   // The bytes outside the tensor are what they were.
@@ -99,4 +106,4 @@ inline double error_ratio(const std::vector<double>& ours, const std::vector<dou
   return size == 0 ? std::sqrt(difference) : std::sqrt(difference / size);
 }
 
-}  // namespace deltron::testing
+}  // namespace deltron::test

@@ -9,7 +9,7 @@
 
 #include "src/base/rng.h"
 
-namespace deltron::testing {
+namespace deltron::test {
 
 struct ReferenceAttention {
   std::int64_t query_heads = 1, kv_heads = 1, dim = 1;
@@ -26,8 +26,8 @@ struct ReferenceAttention {
   double keep(std::int64_t token, std::int64_t head, std::int64_t j) const {
     if (drop_probability == 0) return 1;
     const std::uint32_t block = static_cast<std::uint32_t>(head * (1 << 20) + j / 4);
-    const Philox4 words = rng_words(key, static_cast<std::uint64_t>(token_sample[token]),
-                                    static_cast<std::uint32_t>(token_offset[token]), block);
+    const Philox4 words =
+        rng_words(key, static_cast<std::uint64_t>(token_sample[token]), static_cast<std::uint32_t>(token_offset[token]), block);
     return words.word[j % 4] >= dropout_threshold(drop_probability) ? 1 / (1 - drop_probability) : 0;
   }
 
@@ -113,4 +113,4 @@ struct ReferenceAttention {
   }
 };
 
-}  // namespace deltron::testing
+}  // namespace deltron::test

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include <gtest/gtest.h>
+#include <hwy/targets.h>
 
 #include "src/base/error.h"
 #include "tests/support/compare.h"
@@ -341,6 +342,17 @@ TEST(GatedDeltaRule, nan_gates_are_not_hidden) {
   const DeltaRuleResult r = run_gated_delta_rule(p, run_of(DType::F32)).result;
   EXPECT_TRUE(std::isnan(r.o[6 * 16]));
   EXPECT_TRUE(std::isnan(r.o[69 * 16]));
+}
+
+TEST(GatedDeltaRule, every_instruction_set_matches_the_reference) {
+  for (const std::int64_t disabled : {std::int64_t{HWY_AVX3}, std::int64_t{HWY_AVX3 | HWY_AVX2}}) {
+    hwy::DisableTargets(disabled | (HWY_AVX3 - 1));
+    for (const DType dtype : kDTypes) {
+      expect_matches(make_problem({kRagged, 2, 2, 20, 12}, 24, true), run_of(dtype), dtype_name(dtype));
+      expect_matches(make_problem({{130, 64}, 1, 1, 32, 64}, 25), run_of(dtype), dtype_name(dtype));
+    }
+    hwy::DisableTargets(0);
+  }
 }
 
 TEST(GatedDeltaRule, wrong_offsets_are_an_internal_fault) {

@@ -38,7 +38,8 @@ void collect(const std::string& folder, bool top, std::vector<std::string>& path
 std::string model_type(const std::string& folder) {
   const std::string path = join_path(folder, "config.json");
   const nlohmann::json config = parse_json_strict(read_file(path), path, ErrorCode::HfConfigInvalid);
-  return config.is_object() ? config.value("model_type", "") : "";
+  const auto found = config.find("model_type");  // end() where config is no object
+  return found != config.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
 constexpr const char* kNotAvailable = " is not available in this version";

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <new>
 #include <vector>
 
 #include "kernels/cross_entropy.h"
@@ -21,6 +22,17 @@ using namespace deltron::kernels;
 
 constexpr std::int64_t kRows = 4096, kCols = 128, kFfn = 256, kVocab = 256;
 
+// On cache lines, as the framework's own allocator has it.
+template <class T>
+struct LineAllocator {
+  using value_type = T;
+  LineAllocator() = default;
+  T* allocate(std::size_t count) { return static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t{64})); }
+  void deallocate(T* data, std::size_t) { ::operator delete(data, std::align_val_t{64}); }
+  bool operator==(const LineAllocator&) const { return true; }
+};
+using Floats = std::vector<float, LineAllocator<float>>;
+
 double best_seconds(const std::function<void()>& run) {
   double best = 1e30;
   for (int repeat = 0; repeat < 40; ++repeat) {
@@ -36,7 +48,7 @@ void measure(int threads) {
   StreamHandle stream;
   stream.pool = &pool;
   const std::size_t most = static_cast<std::size_t>(kRows * 2 * kFfn);
-  std::vector<float> a(most, 0.5f), b(most, 0.25f), c(most), e(most), statistics(kRows, 1.0f), weight(kCols, 1.0f), partial(1 << 20);
+  Floats a(most, 0.5f), b(most, 0.25f), c(most), e(most), statistics(kRows, 1.0f), weight(kCols, 1.0f), partial(1 << 20);
   std::vector<std::int32_t> ids(kRows), offsets(kRows);
   std::vector<std::int64_t> samples(kRows, 7);
   for (std::int64_t i = 0; i < kRows; ++i) {

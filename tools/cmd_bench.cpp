@@ -1,4 +1,5 @@
-// `deltron bench step`: whole training steps on planned (fully filled) batches: time, tokens per second, FLOPs, share of the ceiling.
+// `deltron bench step`: whole training steps on planned (fully filled) batches: time, tokens per second, FLOPs, share of the
+// ceiling.
 #include <algorithm>
 #include <chrono>
 #include <ostream>
@@ -38,9 +39,11 @@ class BenchStepCommand : public Command {
     const double ceiling = measure_matmul_ceiling(*session.ctx);
     HostBatch batch = planned_batch(config);
     RngStream random({1, 0, kRngSiteData}, 0);
-    for (std::int32_t& id : batch.tokens) id = static_cast<std::int32_t>(random.below(static_cast<std::uint64_t>(config.model.vocab_size)));
+    for (std::int32_t& id : batch.tokens)
+      id = static_cast<std::int32_t>(random.below(static_cast<std::uint64_t>(config.model.vocab_size)));
     batch.labels = batch.tokens;
-    const std::vector<HostBatch> batches(static_cast<std::size_t>(config.training.global_batch_size / config.training.micro_batch_size), batch);
+    const std::vector<HostBatch> batches(
+        static_cast<std::size_t>(config.training.global_batch_size / config.training.micro_batch_size), batch);
     std::vector<double> seconds;
     for (std::int64_t step = 0; step < warm_up_ + steps_; ++step) {
       const auto start = std::chrono::steady_clock::now();
@@ -70,14 +73,15 @@ class BenchStepCommand : public Command {
       io.out << result.dump(2) << "\n";
       return ExitCode::Done;
     }
-    io.out << "step     " << fixed(1000 * median, 1) << " ms (median of " << seconds.size() << "; " << fixed(1000 * seconds.front(), 1) << " to "
-           << fixed(1000 * seconds.back(), 1) << ")\n"
+    io.out << "step     " << fixed(1000 * median, 1) << " ms (median of " << seconds.size() << "; "
+           << fixed(1000 * seconds.front(), 1) << " to " << fixed(1000 * seconds.back(), 1) << ")\n"
            << "speed    " << thousands(static_cast<std::int64_t>(tokens / median)) << " tokens per second\n"
            << "work     " << human_count(flops) << " FLOPs a step, " << human_count(flops / median) << " FLOP/s, "
            << fixed(100 * flops / median / ceiling, 1) << " % of the measured ceiling " << human_count(ceiling) << " FLOP/s\n"
-           << "memory   " << human_bytes(static_cast<std::uint64_t>(session.ctx->memory()->stats().peak)) << " at its peak, planned "
-           << human_bytes(static_cast<std::uint64_t>(plan.memory.peak)) << "\n"
-           << "machine  " << cpu_model_name() << ", " << session.ctx->pool().threads() << " threads, " << kernels::cpu::instruction_set() << "\n";
+           << "memory   " << human_bytes(static_cast<std::uint64_t>(session.ctx->memory()->stats().peak))
+           << " at its peak, planned " << human_bytes(static_cast<std::uint64_t>(plan.memory.peak)) << "\n"
+           << "machine  " << cpu_model_name() << ", " << session.ctx->pool().threads() << " threads, "
+           << kernels::cpu::instruction_set() << "\n";
     return ExitCode::Done;
   }
 

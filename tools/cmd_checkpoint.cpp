@@ -30,7 +30,8 @@ class ListCommand : public Command {
   }
   ExitCode run(CommandIo& io) override {
     if (!directory_exists(run_)) {
-      throw Error(ErrorCode::FileNotReadable, ErrorText{"no such folder", run_, "", "a run folder is what checkpoint.save named", "check the path"});
+      throw Error(ErrorCode::FileNotReadable,
+                  ErrorText{"no such folder", run_, "", "a run folder is what checkpoint.save named", "check the path"});
     }
     const auto checkpoints = list_checkpoints(run_);
     io.out << (json_ ? to_json(checkpoints).dump(2) + "\n" : to_text(checkpoints));

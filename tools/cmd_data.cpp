@@ -22,9 +22,11 @@ class PrepareCommand : public Command {
     options.rest("input", prepare_.inputs, true, "text or JSONL files");
     options.value("-o,--output", prepare_.output, "PREFIX", "writes PREFIX.bin, PREFIX.idx and PREFIX.meta.json");
     options.require("--output");
-    options.choice("--format", prepare_.format, {"auto", "text", "jsonl"}, "auto: .jsonl and .ndjson are JSONL, the rest text [auto]");
-    options.value("--document-separator", prepare_.document_separator, "TEXT",
-                  "what stands between documents in text; \\n, \\t, \\f and \\\\ are understood; empty: one document a file [\\n\\n]");
+    options.choice("--format", prepare_.format, {"auto", "text", "jsonl"},
+                   "auto: .jsonl and .ndjson are JSONL, the rest text [auto]");
+    options.value(
+        "--document-separator", prepare_.document_separator, "TEXT",
+        "what stands between documents in text; \\n, \\t, \\f and \\\\ are understood; empty: one document a file [\\n\\n]");
     options.value("--json-key", prepare_.json_key, "KEY", "key of the text in JSONL [text]");
     options.choice("--tokenizer", prepare_.tokenizer, {"byte"}, "tokenizer [byte]");
     options.flag("--no-append-eod", no_eod_, "do not end documents with the end-of-document token");

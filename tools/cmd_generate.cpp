@@ -33,7 +33,8 @@ class GenerateCommand : public Command {
     if (!(generate_.top_p > 0 && generate_.top_p <= 1)) usage_error(name(), "--top-p must lie in (0, 1]");
     if (generate_.top_k < 0) usage_error(name(), "--top-k must be at least 0");
     LoadedModel loaded = load_model(run_, step_, {});
-    if (loaded.session.config.data.tokenizer != TokenizerKind::Byte) usage_error(name(), "this run has no tokenizer to write text with");
+    if (loaded.session.config.data.tokenizer != TokenizerKind::Byte)
+      usage_error(name(), "this run has no tokenizer to write text with");
     const std::shared_ptr<const Tokenizer> tokenizer = make_tokenizer("byte");
     generate_.seed = static_cast<std::uint64_t>(seed_);
     generate_.end_token = tokenizer->eod_id();

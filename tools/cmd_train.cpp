@@ -47,8 +47,9 @@ class TrainCommand : public Command {
     const TrainOutcome outcome = train(config, options);
     if (outcome.stopped) {
       log_warning("stopped by " + outcome.reason + " at step " + std::to_string(outcome.progress.step) +
-                  (config.checkpoint.save.empty() ? "; nothing is saved, as checkpoint.save is empty"
-                                                  : "; saved, go on with: deltron train -c " + config.checkpoint.save + "/" + kResolvedConfigFile));
+                  (config.checkpoint.save.empty()
+                       ? "; nothing is saved, as checkpoint.save is empty"
+                       : "; saved, go on with: deltron train -c " + config.checkpoint.save + "/" + kResolvedConfigFile));
       return ExitCode::StoppedAndSaved;
     }
     io.out << "trained " << outcome.progress.step << " steps, loss " << fixed(outcome.final_loss, 4);

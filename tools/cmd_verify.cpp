@@ -28,8 +28,10 @@ class VerifyCommand : public Command {
     const VerifyReport report = verify(options, [&](const FileReport& file) {
       if (!json_) print_file(io.out, file, io.colour);
     });
-    if (json_) print_json(io.out, report);
-    else print_summary(io.out, report);
+    if (json_)
+      print_json(io.out, report);
+    else
+      print_summary(io.out, report);
     return exit_code_of_report(report);
   }
 

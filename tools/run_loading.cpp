@@ -15,8 +15,9 @@ LoadedModel load_model(const std::string& run, const std::string& step, const st
   if (step.empty()) {
     const std::optional<CheckpointSummary> newest = newest_complete(checkpoints);
     if (!newest) {
-      throw Error(ErrorCode::CheckpointInvalid, ErrorText{"no complete checkpoint", run, "", "a model is read from a checkpoint",
-                                                          "train with checkpoint.save set; 'deltron checkpoint list' shows what is there"});
+      throw Error(ErrorCode::CheckpointInvalid,
+                  ErrorText{"no complete checkpoint", run, "", "a model is read from a checkpoint",
+                            "train with checkpoint.save set; 'deltron checkpoint list' shows what is there"});
     }
     path = newest->path;
   } else {
@@ -24,8 +25,9 @@ LoadedModel load_model(const std::string& run, const std::string& step, const st
       if (std::to_string(checkpoint.step) == step && checkpoint.complete) path = checkpoint.path;
     }
     if (path.empty()) {
-      throw Error(ErrorCode::CheckpointInvalid, ErrorText{"step " + step + " is missing or incomplete", run, newest_complete_text(checkpoints),
-                                                          "--step names a complete checkpoint", "leave --step out for the newest one"});
+      throw Error(ErrorCode::CheckpointInvalid,
+                  ErrorText{"step " + step + " is missing or incomplete", run, newest_complete_text(checkpoints),
+                            "--step names a complete checkpoint", "leave --step out for the newest one"});
     }
   }
   LoadedModel loaded;

@@ -27,7 +27,8 @@ struct Given {
 
 class SampleCommand : public Command {
  public:
-  SampleCommand(std::string name, std::function<ExitCode(const Given&, CommandIo&)> work) : name_(std::move(name)), work_(std::move(work)) {}
+  SampleCommand(std::string name, std::function<ExitCode(const Given&, CommandIo&)> work)
+      : name_(std::move(name)), work_(std::move(work)) {}
   std::string name() const override { return name_; }
   std::string summary() const override { return "does something"; }
   std::string examples() const override { return "  deltron " + name_ + " x --count 3\n"; }
@@ -67,8 +68,9 @@ CliResult run_sample(const std::vector<std::string>& arguments, Given* given = n
 
 TEST(CommandLine, options_and_positionals_reach_the_command) {
   Given given;
-  const CliResult result = run_sample({"sample", "f.yaml", "a.b=1", "c.d=2", "-n", "3", "--rate=0.25", "--name", "x", "--name", "y", "--kind", "beta",
-                                       "--flag"}, &given);
+  const CliResult result = run_sample(
+      {"sample", "f.yaml", "a.b=1", "c.d=2", "-n", "3", "--rate=0.25", "--name", "x", "--name", "y", "--kind", "beta", "--flag"},
+      &given);
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_EQ(result.out, "ran");
   EXPECT_EQ(given.file, "f.yaml");
@@ -146,7 +148,10 @@ TEST(CommandLine, version_names_the_commit) {
 TEST(CommandLine, every_failure_has_its_exit_code) {
   using Thrower = std::function<void()>;
   const std::vector<std::tuple<int, std::string, Thrower>> rows = {
-      {4, "E404 here: gone", [] { throw Error(ErrorCode::TensorNotFound, ErrorText{"gone", "here"}); }},
+      {4, "E404 here: gone",
+       [] {
+         throw Error(ErrorCode::TensorNotFound, ErrorText{"gone", "here"});
+       }},
       {6, "E600", [] { throw Error(ErrorCode::NonFiniteValue, ErrorText{"nan"}); }},
       {75, "stopped: SIGTERM", [] { throw StopRequested("SIGTERM during training"); }},
       {5, "E500", [] { throw std::bad_alloc(); }},

@@ -1,4 +1,5 @@
-// `deltron verify` passes on every golden file that is kept here, and fails, with the right code and words, on everything that is wrong.
+// `deltron verify` passes on every golden file that is kept here, and fails, with the right code and words, on everything that is
+// wrong.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -54,7 +55,8 @@ TEST(Verify, every_golden_file_passes_in_fp32) {
   const CliResult result = run_cli({"verify", golden("")});
   EXPECT_EQ(result.code, 0) << result.out << result.err;
   EXPECT_THAT(result.out, HasSubstr(" 0 failed, 0 skipped"));
-  for (const char* name : {"op_gdn_basic", "op_gdn_ragged_empty", "layer_gdn_dense", "layer_gdn_packed", "optim_adamw", "hf_qwen3_5_tiny"}) {
+  for (const char* name :
+       {"op_gdn_basic", "op_gdn_ragged_empty", "layer_gdn_dense", "layer_gdn_packed", "optim_adamw", "hf_qwen3_5_tiny"}) {
     EXPECT_THAT(result.out, ContainsRegex(std::string(name) + "[a-z.]*: passed")) << name;
   }
   EXPECT_THAT(result.out, HasSubstr("kernel cpu.chunked64."));
@@ -101,8 +103,8 @@ TEST(Verify, a_changed_expected_value_fails_each_kind_and_names_the_tensor) {
 
 TEST(Verify, a_renamed_tensor_is_an_error_with_the_nearest_name) {
   const TempFolder folder;
-  const std::string path =
-      changed_copy(folder.path(), "op_gdn_basic.safetensors", [](auto& arrays, auto&) { named(arrays, "final_state").name = "finl_state"; });
+  const std::string path = changed_copy(folder.path(), "op_gdn_basic.safetensors",
+                                        [](auto& arrays, auto&) { named(arrays, "final_state").name = "finl_state"; });
   const CliResult result = run_cli({"verify", path});
   EXPECT_EQ(result.code, 3);
   EXPECT_THAT(result.err, HasSubstr("E320 "));
@@ -115,8 +117,10 @@ void copy_model(const std::string& folder, const std::string& changed,
                 const std::function<void(std::vector<HostArray>&, std::map<std::string, std::string>&)>& change) {
   for (const std::string& name : list_directory(golden("hf_qwen3_5_tiny"))) {
     const std::string source = "hf_qwen3_5_tiny/" + name;
-    if (name == changed) changed_copy(folder, source, change);
-    else write_file_atomically(join_path(folder, name), read_file(golden(source)));
+    if (name == changed)
+      changed_copy(folder, source, change);
+    else
+      write_file_atomically(join_path(folder, name), read_file(golden(source)));
   }
 }
 

@@ -48,7 +48,8 @@ void check_layer(Context& ctx, const std::string& path, FileReport& report) {
   }
 
   const std::vector<std::int64_t> sizes = golden.shape("x", 2);
-  if (sizes[1] != config.hidden_size || golden.shape("d_y", 2) != sizes) golden_error(path, "x and d_y must both be [tokens, hidden_size]");
+  if (sizes[1] != config.hidden_size || golden.shape("d_y", 2) != sizes)
+    golden_error(path, "x and d_y must both be [tokens, hidden_size]");
   const auto layout = std::make_shared<const SequenceLayout>(ctx, golden.integers("cu_seqlens"), sizes[0]);
   const Tensor x = make_leaf(golden.tensor(ctx, "x", DType::F32), "x");
   const Tensor y = layer.forward(ctx, x, layout);

@@ -25,16 +25,18 @@ constexpr ForwardMode kEvaluation = {};
 struct Batch {
   Tensor ids, labels;  // [T] I32; the last token of a document has no label
   LayoutPtr layout;
-  double scale = 0;    // of a sum of token losses, to the mean over labels
+  double scale = 0;  // of a sum of token losses, to the mean over labels
 };
 
 Batch make_batch(Context& ctx, const GoldenFile& golden, std::int64_t vocab_size) {
   const std::vector<std::int64_t> sizes = golden.shape("input_ids", 2);  // [documents, length]
-  if (sizes[0] < 1 || sizes[1] < 2) golden_error(golden.path(), "input_ids must hold at least two tokens a document", shape_text(sizes));
+  if (sizes[0] < 1 || sizes[1] < 2)
+    golden_error(golden.path(), "input_ids must hold at least two tokens a document", shape_text(sizes));
   const std::vector<std::int64_t> ids = golden.integers("input_ids");
   std::vector<double> given, next;
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    if (ids[i] < 0 || ids[i] >= vocab_size) golden_error(golden.path(), "input_ids holds an id outside the vocabulary", std::to_string(ids[i]));
+    if (ids[i] < 0 || ids[i] >= vocab_size)
+      golden_error(golden.path(), "input_ids holds an id outside the vocabulary", std::to_string(ids[i]));
     given.push_back(static_cast<double>(ids[i]));
     const bool last = static_cast<std::int64_t>(i + 1) % sizes[1] == 0;
     next.push_back(last ? -1.0 : static_cast<double>(ids[i + 1]));
@@ -85,8 +87,8 @@ double norm_of(const std::vector<double>& values) {
   return std::sqrt(sum);
 }
 
-void compare_gradients(Context& ctx, const GoldenFile& golden, const std::string& norms_path, const HfModel& hf, HybridLanguageModel& model,
-                       FileReport& report) {
+void compare_gradients(Context& ctx, const GoldenFile& golden, const std::string& norms_path, const HfModel& hf,
+                       HybridLanguageModel& model, FileReport& report) {
   const std::string prefix = "grad.";
   const auto ours = gradients_in_hf_layout(ctx, hf, model);
   std::vector<std::string> names;
@@ -111,12 +113,14 @@ void compare_gradients(Context& ctx, const GoldenFile& golden, const std::string
   const std::string faults = compare_names(names, given);
   if (!faults.empty()) golden_error(norms_path, "names other tensors than the model has", faults);
   for (const auto& [name, values] : ours) {
-    report.comparisons.push_back(compare_number("norm of grad." + name, norm_of(values), norms.at(name).get<double>(), kGradientLimit));
+    report.comparisons.push_back(
+        compare_number("norm of grad." + name, norm_of(values), norms.at(name).get<double>(), kGradientLimit));
   }
 }
 
 // Losses before each of the updates; the gradients of the first are in place.
-void compare_updates(Context& ctx, const GoldenFile& golden, const Batch& batch, double first_loss, HybridLanguageModel& model, FileReport& report) {
+void compare_updates(Context& ctx, const GoldenFile& golden, const Batch& batch, double first_loss, HybridLanguageModel& model,
+                     FileReport& report) {
   OptimizerConfig config;
   config.adam_beta1 = golden.number("beta1");
   config.adam_beta2 = golden.number("beta2");
@@ -130,7 +134,8 @@ void compare_updates(Context& ctx, const GoldenFile& golden, const Batch& batch,
   }
   Optimizer optimizer(ctx, config, parameters);
   const std::vector<double> expected = golden.values("adamw_losses");
-  if (static_cast<std::int64_t>(expected.size()) != golden.size("steps")) golden_error(golden.path(), "adamw_losses must hold one loss a step");
+  if (static_cast<std::int64_t>(expected.size()) != golden.size("steps"))
+    golden_error(golden.path(), "adamw_losses must hold one loss a step");
   double loss = first_loss;
   for (std::size_t step = 0; step < expected.size(); ++step) {
     if (step > 0) {
@@ -161,7 +166,8 @@ void check_model(Context& ctx, const std::string& folder, FileReport& report) {
   report.kernel = kernels::cpu::gated_delta_rule_kernel_name();
   {
     const GradModeGuard no_graph(ctx, false);
-    report.comparisons.push_back(golden.compare(ctx, "logits", model.logits(ctx, batch.ids, batch.layout, kEvaluation), kLogitsLimit));
+    report.comparisons.push_back(
+        golden.compare(ctx, "logits", model.logits(ctx, batch.ids, batch.layout, kEvaluation), kLogitsLimit));
   }
   const double loss = loss_and_gradients(ctx, model, batch);
   const std::vector<double> expected_loss = golden.values("loss");

@@ -24,8 +24,8 @@ double limit_of(const std::string& name, DType dtype, bool same_keys) {
 
 void check_op(Context& ctx, const std::string& path, DType dtype, FileReport& report) {
   const GoldenFile golden(path);
-  golden.require_names({"q", "k", "v", "g", "beta", "initial_state", "cu_seqlens", "d_o", "d_final_state", "o", "final_state", "d_q", "d_k",
-                        "d_v", "d_g", "d_beta", "d_initial_state"});
+  golden.require_names({"q", "k", "v", "g", "beta", "initial_state", "cu_seqlens", "d_o", "d_final_state", "o", "final_state",
+                        "d_q", "d_k", "d_v", "d_g", "d_beta", "d_initial_state"});
   if (golden.text("layout") != "thd") golden_error(path, "layout is not supported", golden.text("layout"), "thd");
   const std::vector<std::int64_t> keys = golden.shape("k", 3), values = golden.shape("v", 3);
   GatedDeltaRuleOptions options;
@@ -49,7 +49,8 @@ void check_op(Context& ctx, const std::string& path, DType dtype, FileReport& re
   const GatedDeltaRuleResult result = gated_delta_rule(ctx, inputs, layout, options, "verify");
   const Tensor d_o = golden.tensor(ctx, "d_o", dtype), d_final_state = golden.tensor(ctx, "d_final_state", DType::F32);
   if (d_o.count() != result.out.count() || d_final_state.shape() != result.final_state->shape()) {
-    golden_error(path, "incoming gradients do not have the shapes of the results", shape_text(d_o.shape()) + ", " + shape_text(d_final_state.shape()));
+    golden_error(path, "incoming gradients do not have the shapes of the results",
+                 shape_text(d_o.shape()) + ", " + shape_text(d_final_state.shape()));
   }
   backward(ctx, {result.out, *result.final_state}, {d_o.view(result.out.shape()), d_final_state});
 

@@ -45,7 +45,8 @@ void check_optimizer(Context& ctx, const std::string& path, FileReport& report) 
   const std::int64_t steps = golden.size("steps");
   require_all_names(golden, names, steps);
   const std::vector<double> rates = golden.numbers("lr");
-  if (static_cast<std::int64_t>(rates.size()) != steps) golden_error(path, "metadata 'lr' must hold one rate a step", golden.text("lr"));
+  if (static_cast<std::int64_t>(rates.size()) != steps)
+    golden_error(path, "metadata 'lr' must hold one rate a step", golden.text("lr"));
 
   OptimizerConfig config;
   config.adam_beta1 = golden.number("beta1");

@@ -24,7 +24,8 @@ bool read_number(const std::string& text, double& value) {
 
 }  // namespace
 
-Comparison compare_values(const std::string& name, const std::vector<double>& ours, const std::vector<double>& expected, double limit) {
+Comparison compare_values(const std::string& name, const std::vector<double>& ours, const std::vector<double>& expected,
+                          double limit) {
   DELTRON_CHECK_EQ(ours.size(), expected.size(), "values of '", name, "'");
   double difference = 0, norm = 0, largest = 0;
   bool finite = true;
@@ -62,14 +63,16 @@ void GoldenFile::require_names(const std::vector<std::string>& wanted) const {
 const std::vector<std::int64_t>& GoldenFile::shape(const std::string& name, std::size_t rank) const {
   std::vector<std::int64_t>& shape = shapes_[name];
   shape = file_.view(name).shape;
-  if (shape.size() != rank) golden_error(path(), "tensor '" + name + "' has the wrong rank", shape_text(shape), std::to_string(rank) + " dimensions");
+  if (shape.size() != rank)
+    golden_error(path(), "tensor '" + name + "' has the wrong rank", shape_text(shape), std::to_string(rank) + " dimensions");
   return shape;
 }
 
 std::vector<std::int64_t> GoldenFile::integers(const std::string& name) const {
   std::vector<std::int64_t> result;
   for (const double value : values(name)) {
-    if (value != std::floor(value) || std::fabs(value) > 9e15) golden_error(path(), "tensor '" + name + "' holds no whole numbers", shortest(value));
+    if (value != std::floor(value) || std::fabs(value) > 9e15)
+      golden_error(path(), "tensor '" + name + "' holds no whole numbers", shortest(value));
     result.push_back(static_cast<std::int64_t>(value));
   }
   return result;
@@ -80,8 +83,8 @@ Tensor GoldenFile::tensor(Context& ctx, const std::string& name, DType dtype, bo
   const std::vector<double> wide = deltron::to_doubles(view);
   const Tensor result = make_tensor(ctx, view.shape, dtype, wide, name.c_str());
   if (exact && deltron::to_doubles(ctx, result) != wide) {
-    golden_error(path(), "tensor '" + name + "' is not exact in " + dtype_name(dtype), std::string("stored as ") + dtype_name(view.dtype),
-                 "rounded inputs would count as our error");
+    golden_error(path(), "tensor '" + name + "' is not exact in " + dtype_name(dtype),
+                 std::string("stored as ") + dtype_name(view.dtype), "rounded inputs would count as our error");
   }
   return result;
 }
@@ -102,7 +105,8 @@ double GoldenFile::number(const std::string& key) const {
 
 std::int64_t GoldenFile::size(const std::string& key) const {
   const double value = number(key);
-  if (value < 1 || value > 1e6 || value != std::floor(value)) golden_error(path(), "metadata '" + key + "' is no size", text(key), "1 to 1,000,000");
+  if (value < 1 || value > 1e6 || value != std::floor(value))
+    golden_error(path(), "metadata '" + key + "' is no size", text(key), "1 to 1,000,000");
   return static_cast<std::int64_t>(value);
 }
 
@@ -128,7 +132,8 @@ std::vector<double> GoldenFile::numbers(const std::string& key) const {
 Comparison GoldenFile::compare(Context& ctx, const std::string& name, const Tensor& ours, double limit) const {
   const HostView view = file_.view(name);
   if (element_count(view.shape) != ours.count()) {
-    golden_error(path(), "tensor '" + name + "' has the wrong shape", shape_text(view.shape), "its inputs give " + shape_text(ours.shape()));
+    golden_error(path(), "tensor '" + name + "' has the wrong shape", shape_text(view.shape),
+                 "its inputs give " + shape_text(ours.shape()));
   }
   return compare_values(name, deltron::to_doubles(ctx, ours), deltron::to_doubles(view), limit);
 }

@@ -1,5 +1,5 @@
-// One golden safetensors file as the checks read it: every tensor must be known and present, metadata numbers must be there, and our
-// tensors are compared with its expected ones. Knows nothing of what is computed.
+// One golden safetensors file as the checks read it: every tensor must be known and present, metadata numbers must be there, and
+// our tensors are compared with its expected ones. Knows nothing of what is computed.
 #pragma once
 
 #include <string>
@@ -13,11 +13,13 @@
 namespace deltron::tools {
 
 // RMS(ours - expected) / RMS(expected); where everything expected is zero, the largest |ours| against 1e-6.
-Comparison compare_values(const std::string& name, const std::vector<double>& ours, const std::vector<double>& expected, double limit);
+Comparison compare_values(const std::string& name, const std::vector<double>& ours, const std::vector<double>& expected,
+                          double limit);
 // |ours - expected| / |expected|.
 Comparison compare_number(const std::string& name, double ours, double expected, double limit);
 
-[[noreturn]] void golden_error(const std::string& path, const std::string& what, const std::string& values = {}, const std::string& rule = {});
+[[noreturn]] void golden_error(const std::string& path, const std::string& what, const std::string& values = {},
+                               const std::string& rule = {});
 
 class GoldenFile {
  public:
@@ -36,7 +38,7 @@ class GoldenFile {
   const std::string& text(const std::string& key) const;  // of the metadata
   double number(const std::string& key) const;
   std::int64_t size(const std::string& key) const;
-  bool flag(const std::string& key) const;  // True or False
+  bool flag(const std::string& key) const;                    // True or False
   std::vector<double> numbers(const std::string& key) const;  // comma separated
 
   // `ours` may have another shape than the expected tensor, but not another number of values.

@@ -27,9 +27,12 @@ std::string tinted(const std::string& text, bool good, bool colour) {
 
 const char* verdict_name(Verdict verdict) {
   switch (verdict) {
-    case Verdict::Passed: return "passed";
-    case Verdict::Failed: return "failed";
-    case Verdict::Skipped: return "skipped";
+    case Verdict::Passed:
+      return "passed";
+    case Verdict::Failed:
+      return "failed";
+    case Verdict::Skipped:
+      return "skipped";
   }
   return "?";
 }
@@ -44,7 +47,8 @@ Verdict FileReport::verdict() const {
 }
 
 int VerifyReport::count(Verdict verdict) const {
-  return static_cast<int>(std::count_if(files.begin(), files.end(), [&](const FileReport& file) { return file.verdict() == verdict; }));
+  return static_cast<int>(
+      std::count_if(files.begin(), files.end(), [&](const FileReport& file) { return file.verdict() == verdict; }));
 }
 
 void print_file(std::ostream& out, const FileReport& file, bool colour) {
@@ -64,14 +68,14 @@ void print_file(std::ostream& out, const FileReport& file, bool colour) {
   for (const Comparison& one : file.comparisons) width = std::max(width, one.name.size());
   out << "  " << padded("tensor", width) << "  error     limit     measure    verdict\n";
   for (const Comparison& one : file.comparisons) {
-    out << "  " << padded(one.name, width) << "  " << padded(scientific(one.error), 8) << "  " << padded(scientific(one.limit), 8) << "  "
-        << padded(one.measure, 9) << "  " << tinted(one.passed ? "ok" : "FAILED", one.passed, colour) << "\n";
+    out << "  " << padded(one.name, width) << "  " << padded(scientific(one.error), 8) << "  " << padded(scientific(one.limit), 8)
+        << "  " << padded(one.measure, 9) << "  " << tinted(one.passed ? "ok" : "FAILED", one.passed, colour) << "\n";
   }
 }
 
 void print_summary(std::ostream& out, const VerifyReport& report) {
-  out << report.count(Verdict::Passed) << " passed, " << report.count(Verdict::Failed) << " failed, " << report.count(Verdict::Skipped)
-      << " skipped\n";
+  out << report.count(Verdict::Passed) << " passed, " << report.count(Verdict::Failed) << " failed, "
+      << report.count(Verdict::Skipped) << " skipped\n";
 }
 
 void print_json(std::ostream& out, const VerifyReport& report) {

@@ -12,7 +12,7 @@ namespace deltron::tools {
 // One expected tensor (or number) against ours.
 struct Comparison {
   std::string name;
-  double error = 0;     // by `measure`
+  double error = 0;  // by `measure`
   double limit = 0;
   std::string measure;  // "rms ratio"; "largest" where everything expected is zero; "relative" for single numbers
   bool passed = false;  // error <= limit and nothing NaN or infinite

@@ -30,15 +30,18 @@ void collect(const std::string& folder, bool top, std::vector<std::string>& path
   for (const std::string& name : names) {
     const std::string path = join_path(folder, name);
     if (!directory_exists(path)) continue;
-    if (is_model_folder(path)) paths.push_back(path);
-    else collect(path, false, paths);
+    if (is_model_folder(path))
+      paths.push_back(path);
+    else
+      collect(path, false, paths);
   }
 }
 
 std::string model_type(const std::string& folder) {
   const std::string path = join_path(folder, "config.json");
   const nlohmann::json config = parse_json_strict(read_file(path), path, ErrorCode::HfConfigInvalid);
-  return config.is_object() ? config.value("model_type", "") : "";
+  const auto found = config.find("model_type");  // end() where config is no object
+  return found != config.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
 constexpr const char* kNotAvailable = " is not available in this version";
@@ -61,10 +64,14 @@ std::string reason_to_skip(const std::string& path, DType dtype) {
 
 void check(Context& ctx, const std::string& path, DType dtype, FileReport& report) {
   const std::string name = base_name(path);
-  if (is_model_folder(path)) check_model(ctx, path, report);
-  else if (begins_with(name, "op_")) check_op(ctx, path, dtype, report);
-  else if (begins_with(name, "layer_")) check_layer(ctx, path, report);
-  else check_optimizer(ctx, path, report);
+  if (is_model_folder(path))
+    check_model(ctx, path, report);
+  else if (begins_with(name, "op_"))
+    check_op(ctx, path, dtype, report);
+  else if (begins_with(name, "layer_"))
+    check_layer(ctx, path, report);
+  else
+    check_optimizer(ctx, path, report);
 }
 
 FileReport run_one(Context& ctx, const std::string& path, DType dtype) {
@@ -77,12 +84,13 @@ FileReport run_one(Context& ctx, const std::string& path, DType dtype) {
 
 void refuse_unsupported(const VerifyOptions& options) {
   if (options.device != DeviceKind::Cpu) {
-    throw Error(ErrorCode::ConfigNotAvailable, ErrorText{"device " + std::string(device_name(options.device)) + " is not available in this build",
-                                                         "--device", "", "", "use --device cpu"});
+    throw Error(ErrorCode::ConfigNotAvailable,
+                ErrorText{"device " + std::string(device_name(options.device)) + " is not available in this build", "--device", "",
+                          "", "use --device cpu"});
   }
   if (options.dtype == DType::F16) {
-    throw Error(ErrorCode::ConfigNotAvailable,
-                ErrorText{"fp16 operands are not supported on the cpu", "--dtype", "", "fp32 or bf16 on the cpu", "use --dtype fp32 or bf16"});
+    throw Error(ErrorCode::ConfigNotAvailable, ErrorText{"fp16 operands are not supported on the cpu", "--dtype", "",
+                                                         "fp32 or bf16 on the cpu", "use --dtype fp32 or bf16"});
   }
 }
 
@@ -97,8 +105,10 @@ VerifyReport verify(const VerifyOptions& options, const std::function<void(const
   }
   const bool is_folder = directory_exists(path) && !is_model_folder(path);
   std::vector<std::string> paths;
-  if (is_folder) collect(path, true, paths);
-  else paths.push_back(path);
+  if (is_folder)
+    collect(path, true, paths);
+  else
+    paths.push_back(path);
   if (paths.empty()) golden_error(path, "the folder holds no golden file", "", "*.safetensors, or model folders with config.json");
 
   Context ctx;

@@ -15,8 +15,8 @@ struct VerifyOptions {
   DeviceKind device = DeviceKind::Cpu;
 };
 
-// `path`: a golden file; a folder with config.json (one model); or a folder: its golden files and the models below it. `on_file` sees each
-// report as it is made. What was named itself and cannot be used is an Error; inside a folder it is a failed file.
+// `path`: a golden file; a folder with config.json (one model); or a folder: its golden files and the models below it. `on_file`
+// sees each report as it is made. What was named itself and cannot be used is an Error; inside a folder it is a failed file.
 VerifyReport verify(const VerifyOptions& options, const std::function<void(const FileReport&)>& on_file);
 
 // 0 if all passed. Skipped files count only where the path names nothing else.

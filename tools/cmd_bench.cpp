@@ -6,7 +6,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "kernels/isa.h"
 #include "src/base/cpu_info.h"
 #include "src/base/human.h"
 #include "src/config/loader.h"
@@ -67,7 +66,7 @@ class BenchStepCommand : public Command {
     result["peak_bytes"] = session.ctx->memory()->stats().peak;
     result["planned_peak_bytes"] = plan.memory.peak;
     result["threads"] = session.ctx->pool().threads();
-    result["instruction_set"] = kernels::cpu::instruction_set();
+    result["instruction_set"] = instruction_set();
     result["processor"] = cpu_model_name();
     if (json_) {
       io.out << result.dump(2) << "\n";
@@ -81,7 +80,7 @@ class BenchStepCommand : public Command {
            << "memory   " << human_bytes(static_cast<std::uint64_t>(session.ctx->memory()->stats().peak))
            << " at its peak, planned " << human_bytes(static_cast<std::uint64_t>(plan.memory.peak)) << "\n"
            << "machine  " << cpu_model_name() << ", " << session.ctx->pool().threads() << " threads, "
-           << kernels::cpu::instruction_set() << "\n";
+           << instruction_set() << "\n";
     return ExitCode::Done;
   }
 

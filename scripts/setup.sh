@@ -165,15 +165,16 @@ if ((${#missing[@]} + ${#damaged[@]} > 0 && !check_only)); then
       echo "You are not root: sudo runs the apt-get commands below."
     fi
     as_root+=(DEBIAN_FRONTEND=noninteractive)
-    echo "Installing through apt: ${missing[*]} ${damaged[*]}"
-    "${as_root[@]}" apt-get -qq update || echo "apt-get update failed (no network?); trying with the lists that are here"
-    options=(-qq -y --no-install-recommends -o Dpkg::Use-Pty=0 -o Dpkg::Options::=--force-confold)
-    if ((${#missing[@]})); then
-      "${as_root[@]}" apt-get install "${options[@]}" "${missing[@]}" </dev/null >/dev/null || echo "apt-get install failed; the table says what is still missing"
-    fi
-    if ((${#damaged[@]})); then
-      "${as_root[@]}" apt-get install --reinstall "${options[@]}" "${damaged[@]}" </dev/null >/dev/null || echo "apt-get install --reinstall failed; the table says what is still missing"
-    fi
+    wanted=("${missing[@]}" "${damaged[@]}")
+    echo "Installing through apt: ${wanted[*]}"
+    log=$(mktemp)
+    # apt COMMAND...: quiet unless it fails
+    apt() { "${as_root[@]}" apt-get -qq "$@" </dev/null >"$log" 2>&1 || { cat "$log"; echo "apt-get $1 failed; the table below says what is missing"; }; }
+    options=(-y --no-install-recommends -o Dpkg::Use-Pty=0 -o Dpkg::Options::=--force-confold)
+    apt update
+    if ((${#missing[@]})); then apt install "${options[@]}" "${missing[@]}"; fi
+    if ((${#damaged[@]})); then apt install --reinstall "${options[@]}" "${damaged[@]}"; fi
+    rm -f "$log"
     hash -r
   fi
 fi
@@ -189,7 +190,9 @@ for row in "${required[@]}"; do
     print_line "$colour_good" "$sign_yes" "$title" "$(version_of "$package")" "$package"
   else
     failures=$((failures + 1))
-    print_line "$colour_bad" "$sign_no" "$title" missing "$package"
+    state=missing
+    [[ $problem == version* ]] && state='too old'
+    print_line "$colour_bad" "$sign_no" "$title" "$state" "$package"
     printf '       %s\n       point to it: %s\n' "$problem" "$hint"
   fi
 done

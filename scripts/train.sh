@@ -59,7 +59,7 @@ if [[ -f $data.idx && -f $data.bin && $data.idx -nt $data.txt && $data.bin -nt $
   echo "$data.bin and $data.idx are up to date"
 else
   rm -f "$data.bin" "$data.idx"
-  "$deltron" data prepare --text "$data.txt" --document-separator $'\n\n' --tokenizer byte --append-eod --output-prefix "$data"
+  "$deltron" data prepare --text "$data.txt" --document-separator '\n\n' --tokenizer byte --append-eod --output-prefix "$data"
 fi
 
 heading "training for about $minutes minutes into $out"

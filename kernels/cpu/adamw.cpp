@@ -19,9 +19,8 @@ namespace {
 template <class C, class W>
 void rewrite_weight(const C* master, W* weight, std::int64_t begin, std::int64_t end) {
   const Tag<C> d;
-  for_lanes(d, end - begin, [&](std::int64_t i, auto part) HWY_ATTR {
-    store(load(d, master + begin + i, part), d, weight + begin + i, part);
-  });
+  for_lanes(d, end - begin,
+            [&](std::int64_t i, auto part) HWY_ATTR { store(load(d, master + begin + i, part), d, weight + begin + i, part); });
 }
 template <class C>
 void rewrite_weight(const C* master, void* weight, DType dtype, std::int64_t begin, std::int64_t end) {
@@ -97,7 +96,8 @@ constexpr std::int64_t kOptimizerGrain = 16384;
 
 template <class Args, class Run>
 void update(const Args& args, const StreamHandle& stream, const Run& run) {
-  DELTRON_CHECK(args.dtype == DType::F32 || args.dtype == DType::F64, "optimizer state is fp32 or fp64, not ", dtype_name(args.dtype));
+  DELTRON_CHECK(args.dtype == DType::F32 || args.dtype == DType::F64, "optimizer state is fp32 or fp64, not ",
+                dtype_name(args.dtype));
   if (args.skip_flag != nullptr && *args.skip_flag != 0) return;
   const double grad_scale = args.grad_scale == nullptr ? 1.0 : *args.grad_scale;
   parallel_for(*stream.pool, args.count, kOptimizerGrain,

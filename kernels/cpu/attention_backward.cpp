@@ -31,9 +31,14 @@ namespace {
 // Query blocks laid out once, read by every item.
 template <class C>
 struct Prepared {
-  Prepared(Carver& carver, std::int64_t heads, std::int64_t rows, std::int64_t dim)
-      : padded_rows(rows), dim_(dim), query(carver.take<C>(heads * rows * dim)), d_out(carver.take<C>(heads * rows * dim)),
-        d_query(carver.take<C>(heads * rows * dim)), log_sum_exp(carver.take<C>(heads * rows)), delta(carver.take<C>(heads * rows)) {}
+  Prepared(AttentionCarver& carver, std::int64_t heads, std::int64_t rows, std::int64_t dim)
+      : padded_rows(rows),
+        dim_(dim),
+        query(carver.take<C>(heads * rows * dim)),
+        d_out(carver.take<C>(heads * rows * dim)),
+        d_query(carver.take<C>(heads * rows * dim)),
+        log_sum_exp(carver.take<C>(heads * rows)),
+        delta(carver.take<C>(heads * rows)) {}
   std::int64_t row(const AttentionBlock& block, std::int64_t head) const { return head * padded_rows + block.padded_begin; }
   std::int64_t tile(const AttentionBlock& block, std::int64_t head) const { return row(block, head) * dim_; }
   std::int64_t padded_rows, dim_;
@@ -46,7 +51,7 @@ struct Prepared {
 
 template <class C>
 struct BackwardScratch {
-  BackwardScratch(Carver& carver, std::int64_t dim) : padded_dim(round_up(dim, kAttentionPad)) {
+  BackwardScratch(AttentionCarver& carver, std::int64_t dim) : padded_dim(pad_to(dim, kAttentionPad)) {
     const std::int64_t square = kAttentionBlock * kAttentionBlock, wide = kAttentionBlock * padded_dim;
     score = carver.take<C>(square);
     d_score = carver.take<C>(square);
@@ -54,14 +59,15 @@ struct BackwardScratch {
     for (C** rows : {&k_rows, &v_rows, &q_rows, &do_rows, &dk, &dv, &d_query}) *rows = carver.take<C>(wide);
   }
   std::int64_t padded_dim;
-  C *score, *d_score, *keep;             // [keys, kAttentionBlock]
+  C *score, *d_score, *keep;              // [keys, kAttentionBlock]
   C *k_rows, *v_rows, *q_rows, *do_rows;  // widened or padded copies where storage cannot be used in place
   C *dk, *dv;                             // [keys, padded_dim]
   C* d_query;                             // [dim, queries] of a QueryBlock item
 };
 
 template <class S>
-void prepare_block(const AttentionBackwardArgs& args, const AttentionBlock& block, std::int64_t head, const Prepared<Compute<S>>& p) {
+void prepare_block(const AttentionBackwardArgs& args, const AttentionBlock& block, std::int64_t head,
+                   const Prepared<Compute<S>>& p) {
   using C = Compute<S>;
   const Tag<C> d;
   const std::int64_t dim = args.dim, queries = block.padded_rows();
@@ -78,7 +84,8 @@ void prepare_block(const AttentionBackwardArgs& args, const AttentionBlock& bloc
     auto sum = hn::Zero(d);
     if (i < block.rows) {
       for_lanes(d, dim, [&](std::int64_t c, auto part) HWY_ATTR {
-        sum = hn::MulAdd(load(d, d_out + i * args.d_o.token_stride + c, part), load(d, out + i * args.o.token_stride + c, part), sum);
+        sum =
+            hn::MulAdd(load(d, d_out + i * args.d_o.token_stride + c, part), load(d, out + i * args.o.token_stride + c, part), sum);
       });
     }
     delta[i] = sum_lanes(d, sum);
@@ -109,7 +116,7 @@ void score_gradients(const BackwardScratch<C>& s, const C* log_sum_exp, const C*
       }
       hn::StoreU(hn::Mul(probability, hn::Sub(incoming, mean)), d, s.d_score + place);
     }
-    const std::int64_t strip_end = std::min(keys, round_up(i + lanes, kAttentionStrip));
+    const std::int64_t strip_end = std::min(keys, pad_to(i + lanes, kAttentionStrip));
     for (std::int64_t j = closed; j < strip_end; ++j) {
       hn::StoreU(hn::Zero(d), d, s.score + j * kAttentionBlock + i);
       hn::StoreU(hn::Zero(d), d, s.d_score + j * kAttentionBlock + i);
@@ -150,7 +157,8 @@ class BackwardTile {
     if (add_keys) {
       const TileRows<C> d_out =
           load_rows(at<S>(args_.d_o, block, block.first, head), args_.d_o.token_stride, block.rows, dim, true, s_.do_rows);
-      const TileRows<C> q = load_rows(at<S>(args_.q, block, block.first, head), args_.q.token_stride, block.rows, dim, true, s_.q_rows);
+      const TileRows<C> q =
+          load_rows(at<S>(args_.q, block, block.first, head), args_.q.token_stride, block.rows, dim, true, s_.q_rows);
       for (std::int64_t j = 0; j < keys; j += strip) {
         add_key_rows(s_.score, d_out, j, std::min(strip, keys - j), diagonal ? j : 0, block.rows, s_.dv);
         add_key_rows(s_.d_score, q, j, std::min(strip, keys - j), diagonal ? j : 0, block.rows, s_.dk);
@@ -158,8 +166,16 @@ class BackwardTile {
     }
     if (d_query == nullptr) return;
     for (std::int64_t i = 0; i < queries; i += strip) {
-      const TileProduct<C> product{dim, std::min(strip, queries - i), diagonal ? std::min(keys, i + strip) : keys,
-                                   k_.data, 1, k_.row_stride, s_.d_score + i, kAttentionBlock, d_query + i, queries};
+      const TileProduct<C> product{dim,
+                                   std::min(strip, queries - i),
+                                   diagonal ? std::min(keys, i + strip) : keys,
+                                   k_.data,
+                                   1,
+                                   k_.row_stride,
+                                   s_.d_score + i,
+                                   kAttentionBlock,
+                                   d_query + i,
+                                   queries};
       if (keys_.first == 0) {
         tile_product<TileStart::Zero>(d, product);
       } else {
@@ -173,9 +189,10 @@ class BackwardTile {
     std::fill_n(s_.dv, kAttentionBlock * s_.padded_dim, C(0));
   }
   void store_keys(std::int64_t kv_head) {
-    store_rows(s_.dk, s_.padded_dim, keys_.rows, args_.dim, static_cast<C>(args_.scale), at<S>(args_.dk, keys_, keys_.first, kv_head),
-               args_.dk.token_stride);
-    store_rows(s_.dv, s_.padded_dim, keys_.rows, args_.dim, C(1), at<S>(args_.dv, keys_, keys_.first, kv_head), args_.dv.token_stride);
+    store_rows(s_.dk, s_.padded_dim, keys_.rows, args_.dim, static_cast<C>(args_.scale),
+               at<S>(args_.dk, keys_, keys_.first, kv_head), args_.dk.token_stride);
+    store_rows(s_.dv, s_.padded_dim, keys_.rows, args_.dim, C(1), at<S>(args_.dv, keys_, keys_.first, kv_head),
+               args_.dv.token_stride);
   }
   void store_query(const AttentionBlock& block, std::int64_t head, const C* d_query) {
     C factor[kAttentionBlock];
@@ -186,11 +203,12 @@ class BackwardTile {
 
  private:
   // sum [keys j.., padded_dim] += tile [keys j.., queries from..] rows [queries from.., padded_dim]
-  void add_key_rows(const C* tile, TileRows<C> rows, std::int64_t j, std::int64_t height, std::int64_t from, std::int64_t queries, C* sum) {
+  void add_key_rows(const C* tile, TileRows<C> rows, std::int64_t j, std::int64_t height, std::int64_t from, std::int64_t queries,
+                    C* sum) {
     const Tag<C> d;
     const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
     tile_product<TileStart::Keep>(
-        d, TileProduct<C>{height, round_up(args_.dim, lanes), queries - from, tile + j * kAttentionBlock + from, kAttentionBlock, 1,
+        d, TileProduct<C>{height, pad_to(args_.dim, lanes), queries - from, tile + j * kAttentionBlock + from, kAttentionBlock, 1,
                           rows.data + from * rows.row_stride, rows.row_stride, sum + j * s_.padded_dim, s_.padded_dim});
   }
 
@@ -236,7 +254,8 @@ void backward_item(const AttentionBackwardArgs& args, const AttentionBlock* bloc
   }
 }
 
-// A document is split where its item would outlast a fair share of the work by more than the second computation of the scores costs.
+// A document is split where its item would outlast a fair share of the work by more than the second computation of the scores
+// costs.
 inline std::int64_t plan_items(const AttentionBackwardArgs& args, const AttentionBlock* blocks, std::int64_t count, int threads,
                                BackwardItem* items) {
   double total = 0;
@@ -267,14 +286,14 @@ template <class S>
 std::int64_t backward_typed(const AttentionBackwardArgs& args, ThreadPool& pool, void* memory) {
   using C = Compute<S>;
   const std::int64_t most_blocks = most_attention_blocks(args.tokens, args.documents.count);
-  Carver carver(memory);
+  AttentionCarver carver(memory == nullptr ? nullptr : AttentionCarver::align(memory));
   AttentionBlock* blocks = carver.take<AttentionBlock>(most_blocks);
   BackwardItem* items = carver.take<BackwardItem>(most_blocks * (args.query_heads + args.kv_heads));
   const Prepared<C> prepared(carver, args.query_heads, most_padded_rows(args.tokens, args.documents.count), args.dim);
   const std::int64_t scratch_begin = carver.bytes();
   BackwardScratch<C>(carver, args.dim);
   const std::int64_t scratch_bytes = carver.bytes() - scratch_begin;
-  const std::int64_t bytes = scratch_begin + scratch_bytes * pool.threads();
+  const std::int64_t bytes = scratch_begin + scratch_bytes * pool.threads() + AttentionCarver::kLine;
   if (memory == nullptr) return bytes;
   DELTRON_CHECK_LE(bytes, args.workspace.bytes, "attention backward: workspace");
   const std::int64_t count = cut_attention_blocks(args.documents, blocks);
@@ -283,7 +302,7 @@ std::int64_t backward_typed(const AttentionBackwardArgs& args, ThreadPool& pool,
   });
   const std::int64_t work = plan_items(args, blocks, count, pool.threads(), items);
   run_in_slots(pool, work, [&](std::int64_t item, std::int64_t slot) {
-    Carver mine(static_cast<char*>(memory) + scratch_begin + slot * scratch_bytes);
+    AttentionCarver mine(AttentionCarver::align(memory) + scratch_begin + slot * scratch_bytes);
     const BackwardScratch<C> scratch(mine, args.dim);
     backward_item<S>(args, blocks, items[item], prepared, scratch);
   });

@@ -15,12 +15,12 @@ namespace {
 
 template <class C>
 struct ForwardScratch {
-  ForwardScratch(Carver& carver, std::int64_t dim)
+  ForwardScratch(AttentionCarver& carver, std::int64_t dim)
       : query(carver.take<C>(dim * kAttentionBlock)),
         out(carver.take<C>(dim * kAttentionBlock)),
         score(carver.take<C>(kAttentionBlock * kAttentionBlock)),
         keep(carver.take<C>(kAttentionBlock * kAttentionBlock)),
-        rows(carver.take<C>(kAttentionBlock * round_up(dim, kAttentionPad))),
+        rows(carver.take<C>(kAttentionBlock * pad_to(dim, kAttentionPad))),
         highest(carver.take<C>(kAttentionBlock)),
         sum(carver.take<C>(kAttentionBlock)),
         shrink(carver.take<C>(kAttentionBlock)) {}
@@ -64,7 +64,7 @@ void softmax_step(const ForwardScratch<C>& s, std::int64_t queries, std::int64_t
       hn::StoreU(value, d, score + j * kAttentionBlock);
       sum = hn::Add(sum, value);
     }
-    const std::int64_t strip_end = std::min(keys, round_up(i + lanes, kAttentionStrip));
+    const std::int64_t strip_end = std::min(keys, pad_to(i + lanes, kAttentionStrip));
     for (std::int64_t j = closed; j < strip_end; ++j) hn::StoreU(hn::Zero(d), d, score + j * kAttentionBlock);
     hn::StoreU(highest, d, s.highest + i);
     hn::StoreU(sum, d, s.sum + i);
@@ -79,10 +79,17 @@ void add_values(const ForwardScratch<C>& s, TileRows<C> v, std::int64_t dim, std
   const std::int64_t strip = diagonal ? kAttentionStrip : queries;
   for (std::int64_t i = 0; i < queries; i += strip) {
     const std::int64_t width = std::min(strip, queries - i);
-    const TileProduct<C> product{dim,           width,           diagonal ? std::min(keys, i + strip) : keys,
-                                 v.data,        1,               v.row_stride,
-                                 s.score + i,   kAttentionBlock, s.out + i,
-                                 queries,       s.shrink + i};
+    const TileProduct<C> product{dim,
+                                 width,
+                                 diagonal ? std::min(keys, i + strip) : keys,
+                                 v.data,
+                                 1,
+                                 v.row_stride,
+                                 s.score + i,
+                                 kAttentionBlock,
+                                 s.out + i,
+                                 queries,
+                                 s.shrink + i};
     if (first) {
       tile_product<TileStart::Zero>(d, product);
     } else {
@@ -98,7 +105,8 @@ void forward_block(const AttentionForwardArgs& args, const AttentionBlock& block
   const Tag<C> d;
   const std::int64_t kv_head = head / (args.query_heads / args.kv_heads), dim = args.dim, queries = block.padded_rows();
   const bool dropout = args.rng.drop_probability > 0;
-  transpose_in(at<S>(args.q, block, block.first, head), args.q.token_stride, block.rows, dim, static_cast<C>(args.scale), s.query, queries);
+  transpose_in(at<S>(args.q, block, block.first, head), args.q.token_stride, block.rows, dim, static_cast<C>(args.scale), s.query,
+               queries);
   for (std::int64_t first_key = 0; first_key <= block.first; first_key += kAttentionBlock) {
     const bool diagonal = first_key == block.first, first = first_key == 0;
     const std::int64_t keys = diagonal ? block.rows : kAttentionBlock;
@@ -106,9 +114,9 @@ void forward_block(const AttentionForwardArgs& args, const AttentionBlock& block
     const std::int64_t strip = diagonal ? kAttentionStrip : keys;
     for (std::int64_t j = 0; j < keys; j += strip) {
       const std::int64_t from = diagonal ? j : 0;  // earlier queries do not see this strip of keys
-      tile_product<TileStart::Zero>(d, TileProduct<C>{std::min(strip, keys - j), queries - from, dim, k.data + j * k.row_stride,
-                                                      k.row_stride, 1, s.query + from, queries,
-                                                      s.score + j * kAttentionBlock + from, kAttentionBlock});
+      tile_product<TileStart::Zero>(
+          d, TileProduct<C>{std::min(strip, keys - j), queries - from, dim, k.data + j * k.row_stride, k.row_stride, 1,
+                            s.query + from, queries, s.score + j * kAttentionBlock + from, kAttentionBlock});
     }
     softmax_step(s, queries, keys, diagonal, first);
     if (dropout) {
@@ -124,11 +132,14 @@ void forward_block(const AttentionForwardArgs& args, const AttentionBlock& block
     const TileRows<C> v = load_rows(at<S>(args.v, block, first_key, kv_head), args.v.token_stride, keys, dim, false, s.rows);
     add_values(s, v, dim, queries, keys, diagonal, first);
   }
-  C* log_sum_exp = static_cast<C*>(args.log_sum_exp);
-  for (std::int64_t i = 0; i < block.rows; ++i) {
-    const std::int64_t token = block.document_begin + block.first + i;
-    if (log_sum_exp != nullptr) log_sum_exp[token * args.query_heads + head] = s.highest[i] + std::log(s.sum[i]);
-    s.shrink[i] = C(1) / s.sum[i];
+  for (std::int64_t i = 0; i < queries; i += static_cast<std::int64_t>(hn::Lanes(d))) {
+    const auto sum = hn::LoadU(d, s.sum + i);
+    hn::StoreU(hn::Add(hn::LoadU(d, s.highest + i), log(d, sum)), d, s.highest + i);
+    hn::StoreU(hn::Div(hn::Set(d, C(1)), sum), d, s.shrink + i);
+  }
+  if (args.log_sum_exp != nullptr) {
+    C* log_sum_exp = static_cast<C*>(args.log_sum_exp) + (block.document_begin + block.first) * args.query_heads + head;
+    for (std::int64_t i = 0; i < block.rows; ++i) log_sum_exp[i * args.query_heads] = s.highest[i];
   }
   transpose_out(s.out, queries, block.rows, dim, s.shrink, at<S>(args.o, block, block.first, head), args.o.token_stride);
 }
@@ -137,17 +148,17 @@ void forward_block(const AttentionForwardArgs& args, const AttentionBlock& block
 template <class S>
 std::int64_t forward_typed(const AttentionForwardArgs& args, ThreadPool& pool, void* memory) {
   using C = Compute<S>;
-  Carver carver(memory);
+  AttentionCarver carver(memory == nullptr ? nullptr : AttentionCarver::align(memory));
   AttentionBlock* blocks = carver.take<AttentionBlock>(most_attention_blocks(args.tokens, args.documents.count));
   const std::int64_t scratch_begin = carver.bytes();
   ForwardScratch<C>(carver, args.dim);
   const std::int64_t scratch_bytes = carver.bytes() - scratch_begin;
-  const std::int64_t bytes = scratch_begin + scratch_bytes * pool.threads();
+  const std::int64_t bytes = scratch_begin + scratch_bytes * pool.threads() + AttentionCarver::kLine;
   if (memory == nullptr) return bytes;
   DELTRON_CHECK_LE(bytes, args.workspace.bytes, "attention forward: workspace");
   const std::int64_t count = cut_attention_blocks(args.documents, blocks);
   run_in_slots(pool, count * args.query_heads, [&](std::int64_t item, std::int64_t slot) {
-    Carver mine(static_cast<char*>(memory) + scratch_begin + slot * scratch_bytes);
+    AttentionCarver mine(AttentionCarver::align(memory) + scratch_begin + slot * scratch_bytes);
     const ForwardScratch<C> scratch(mine, args.dim);
     // Late blocks see the most keys: they go first.
     forward_block<S>(args, blocks[count - 1 - item / args.query_heads], item % args.query_heads, scratch);

@@ -35,7 +35,7 @@ TileRows<C> load_rows(const S* rows, std::int64_t row_stride, std::int64_t count
   if constexpr (std::is_same_v<S, C>) {
     if (!whole_vectors || dim % lanes == 0) return {rows, row_stride};
   }
-  const std::int64_t padded = round_up(dim, kAttentionPad);
+  const std::int64_t padded = pad_to(dim, kAttentionPad);
   for (std::int64_t r = 0; r < count; ++r) {
     C* to = buffer + r * padded;
     const S* from = rows + r * row_stride;
@@ -52,7 +52,8 @@ TileRows<C> load_rows(const S* rows, std::int64_t row_stride, std::int64_t count
 
 // to [count, dim] = from * factor, in storage type.
 template <class S, class C = Compute<S>>
-void store_rows(const C* from, std::int64_t from_stride, std::int64_t count, std::int64_t dim, C factor, S* to, std::int64_t to_stride) {
+void store_rows(const C* from, std::int64_t from_stride, std::int64_t count, std::int64_t dim, C factor, S* to,
+                std::int64_t to_stride) {
   const Tag<C> d;
   const auto times = hn::Set(d, factor);
   for (std::int64_t r = 0; r < count; ++r) {
@@ -62,13 +63,50 @@ void store_rows(const C* from, std::int64_t from_stride, std::int64_t count, std
   }
 }
 
+// to = transpose of the square `from`, whose columns (lanes) are first multiplied by `factor`.
+template <class From, class To, class D>
+HWY_INLINE void transpose_square(D d, const From* from, std::int64_t from_stride, hn::Vec<D> factor, To* to,
+                                 std::int64_t to_stride) {
+#if HWY_TARGET == HWY_SCALAR
+  (void)from_stride, (void)to_stride;
+  store(hn::Mul(load(d, from), factor), d, to);
+#else
+  const auto r0 = hn::Mul(load(d, from), factor), r1 = hn::Mul(load(d, from + from_stride), factor);
+  if constexpr (hn::MaxLanes(d) == 2) {
+    store(hn::InterleaveLower(d, r0, r1), d, to);
+    store(hn::InterleaveUpper(d, r0, r1), d, to + to_stride);
+  } else {
+    const auto r2 = hn::Mul(load(d, from + 2 * from_stride), factor), r3 = hn::Mul(load(d, from + 3 * from_stride), factor);
+    const auto low01 = hn::InterleaveLower(d, r0, r1), low23 = hn::InterleaveLower(d, r2, r3);
+    const auto high01 = hn::InterleaveUpper(d, r0, r1), high23 = hn::InterleaveUpper(d, r2, r3);
+    store(hn::ConcatLowerLower(d, low23, low01), d, to);
+    store(hn::ConcatUpperUpper(d, low23, low01), d, to + to_stride);
+    store(hn::ConcatLowerLower(d, high23, high01), d, to + 2 * to_stride);
+    store(hn::ConcatUpperUpper(d, high23, high01), d, to + 3 * to_stride);
+  }
+#endif
+}
+
+// At most one 16-byte vector: 4 floats or 2 doubles.
+template <class C>
+using SquareTag = hn::CappedTag<C, 16 / sizeof(C)>;
+
 // to [cols, padded_rows] = transpose of from [rows, cols] times factor; zeros behind `rows`.
 template <class S, class C = Compute<S>>
 void transpose_in(const S* from, std::int64_t from_stride, std::int64_t rows, std::int64_t cols, C factor, C* to,
                   std::int64_t padded_rows) {
+  const SquareTag<C> d;
+  constexpr std::int64_t kSide = static_cast<std::int64_t>(hn::MaxLanes(d));
+  const std::int64_t whole_rows = rows / kSide * kSide, whole_cols = cols / kSide * kSide;
+  const auto times = hn::Set(d, factor);
+  for (std::int64_t c = 0; c < whole_cols; c += kSide) {
+    for (std::int64_t r = 0; r < whole_rows; r += kSide) {
+      transpose_square(d, from + r * from_stride + c, from_stride, times, to + c * padded_rows + r, padded_rows);
+    }
+  }
   for (std::int64_t c = 0; c < cols; ++c) {
     C* out = to + c * padded_rows;
-    for (std::int64_t r = 0; r < rows; ++r) out[r] = widen(from[r * from_stride + c]) * factor;
+    for (std::int64_t r = c < whole_cols ? whole_rows : 0; r < rows; ++r) out[r] = widen(from[r * from_stride + c]) * factor;
     for (std::int64_t r = rows; r < padded_rows; ++r) out[r] = 0;
   }
 }
@@ -77,9 +115,19 @@ void transpose_in(const S* from, std::int64_t from_stride, std::int64_t rows, st
 template <class S, class C = Compute<S>>
 void transpose_out(const C* from, std::int64_t padded_rows, std::int64_t rows, std::int64_t cols, const C* factor, S* to,
                    std::int64_t to_stride) {
+  const SquareTag<C> d;
+  constexpr std::int64_t kSide = static_cast<std::int64_t>(hn::MaxLanes(d));
+  const std::int64_t whole_rows = rows / kSide * kSide, whole_cols = cols / kSide * kSide;
+  for (std::int64_t r = 0; r < whole_rows; r += kSide) {
+    const auto times = hn::LoadU(d, factor + r);
+    for (std::int64_t c = 0; c < whole_cols; c += kSide) {
+      transpose_square(d, from + c * padded_rows + r, padded_rows, times, to + r * to_stride + c, to_stride);
+    }
+  }
   for (std::int64_t r = 0; r < rows; ++r) {
-    S* out = to + r * to_stride;
-    for (std::int64_t c = 0; c < cols; ++c) out[c] = narrow<S>(from[c * padded_rows + r] * factor[r]);
+    for (std::int64_t c = r < whole_rows ? whole_cols : 0; c < cols; ++c) {
+      to[r * to_stride + c] = narrow<S>(from[c * padded_rows + r] * factor[r]);
+    }
   }
 }
 

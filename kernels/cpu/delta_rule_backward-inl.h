@@ -48,16 +48,39 @@ struct BackwardScratch {
     keys.key_products(in, chunk);
     keys.query_products(in, chunk);
   }
-  void load_inverse(const DeltaRuleInputs& in, const GatedDeltaRuleBackwardArgs& args, const Chunk& chunk, std::int64_t head) {
-    const HeadView view{args.t_inverse, 0, in.value_heads * kChunk, kChunk};
-    load_tile<T>(in.dtype, view, in.documents, chunk, head, round_up_16(chunk.tokens), t, kChunk);
+  // Keys as load_inverse needs them.
+  void load_keys(const DeltaRuleInputs& in, const Chunk& chunk, std::int64_t key_head) {
+    keys.load_keys(in, chunk, key_head);
+    if (!refines_inverse(in)) return;
+    keys.transpose_keys(in, chunk);
+    keys.key_products(in, chunk);
   }
+  // t = the kept T. One that was rounded to bf16 first gets a Newton step T += T (I - (I + M) T): with beta near 2 and parallel keys
+  // its rounding alone would cost dg 3 %. Uses decay, p, x and n as scratch.
+  void load_inverse(const DeltaRuleInputs& in, const GatedDeltaRuleBackwardArgs& args, const Chunk& chunk, std::int64_t head,
+                    const ChunkGates<T>& gates) {
+    const HeadView view{args.t_inverse, 0, in.value_heads * kChunk, kChunk};
+    const std::int64_t tokens = chunk.tokens, padded = round_up_16(tokens);
+    load_tile<T>(in.dtype, view, in.documents, chunk, head, padded, t, kChunk);
+    if (!refines_inverse(in)) return;
+    decay_matrix(gates, tokens, decay);
+    decayed<T>(decay, keys.kk, gates.beta, 0, true, tokens, n);
+    multiply<Part::LowerA, false>(n, kChunk, t, kChunk, x, kChunk, tokens, padded, tokens, false);
+    for (std::int64_t i = 0; i < tokens; ++i) {
+      for (std::int64_t j = 0; j < padded; ++j) {
+        p[i * kChunk + j] = t[i * kChunk + j];
+        x[i * kChunk + j] = (i == j ? T(1) : T(0)) - t[i * kChunk + j] - x[i * kChunk + j];
+      }
+    }
+    multiply<Part::LowerA, false>(p, kChunk, x, kChunk, t, kChunk, tokens, padded, tokens, true);
+  }
+  static bool refines_inverse(const DeltaRuleInputs& in) { return in.dtype != compute_dtype(in.dtype); }
   void load_output_gradient(const DeltaRuleInputs& in, const GatedDeltaRuleBackwardArgs& args, const Chunk& chunk, std::int64_t head) {
     load_tile<T>(in.dtype, args.d_o, in.documents, chunk, head, in.value_dim, d_o, in.padded_value());
   }
   void load_head(const DeltaRuleInputs& in, const GatedDeltaRuleBackwardArgs& args, const Chunk& chunk, std::int64_t head,
                  const ChunkGates<T>& gates) {
-    load_inverse(in, args, chunk, head);
+    load_inverse(in, args, chunk, head, gates);
     load_output_gradient(in, args, chunk, head);
     decay_matrix(gates, chunk.tokens, decay);
     decayed<T>(decay, keys.qk, nullptr, static_cast<T>(in.scale), false, chunk.tokens, p);

@@ -73,7 +73,7 @@ class Backward {
     const std::int64_t state_index = document * in_.value_heads + key_head * group;
     for (std::int64_t r = 0; r < group; ++r) load_state<T>(in_.initial_state, state_index + r, in_.key_dim, in_.value_dim, s.states + r * state_size, vp);
     for (std::int64_t c = first; c < last; ++c) {
-      s.keys.load_keys(in_, plan_.chunks[c], key_head);
+      s.load_keys(in_, plan_.chunks[c], key_head);
       for (std::int64_t r = 0; r < group; ++r) {
         const std::int64_t piece = (c - first) * group + r;
         std::copy_n(s.states + r * state_size, state_size, h.states + piece * state_size);
@@ -114,7 +114,7 @@ class Backward {
       const std::int64_t last = plan_.document_chunk[document + 1];
       for (std::int64_t c = plan_.document_chunk[document]; c < last; ++c) {
         const std::int64_t piece = piece_of(c, head);
-        s.keys.load_keys(in_, plan_.chunks[c], head / group);
+        s.load_keys(in_, plan_.chunks[c], head / group);
         std::copy_n(s.states, state_size, h.states + piece * state_size);
         rebuild(plan_.chunks[c], head, s, s.states, h.y + piece * tile, h.u + piece * tile, c + 1 < last);
       }
@@ -140,9 +140,9 @@ class Backward {
         std::copy_n(s.states, state_size, h.d_state + piece * state_size);
         ChunkGates<T> gates;
         load_gates(in_, chunk, head, gates);
-        s.keys.load_keys(in_, chunk, head / group);
+        s.load_keys(in_, chunk, head / group);
         s.keys.load_queries(in_, chunk, head / group);
-        s.load_inverse(in_, args_, chunk, head);
+        s.load_inverse(in_, args_, chunk, head, gates);
         s.load_output_gradient(in_, args_, chunk, head);
         T* d_u = h.d_u + piece * tile;
         std::copy_n(d_u, chunk.tokens * vp, s.d_u);
@@ -174,7 +174,7 @@ class Backward {
   void rebuild(const Chunk& chunk, std::int64_t head, BackwardScratch<T>& s, T* state, T* y, T* u, bool next_state) {
     ChunkGates<T> gates;
     load_gates(in_, chunk, head, gates);
-    s.load_inverse(in_, args_, chunk, head);
+    s.load_inverse(in_, args_, chunk, head, gates);
     load_tile<T>(in_.dtype, in_.v, in_.documents, chunk, head, in_.value_dim, y, in_.padded_value());
     chunk_update(in_, chunk.tokens, gates, s.keys.k, s.t, state, y, u, s.scaled, s.v_scaled);
     if (next_state) chunk_state(in_, chunk.tokens, gates, s.keys.k, u, state, s.v_scaled);

@@ -35,9 +35,8 @@ void square_block(const S* x, std::int64_t count, double* sum, std::int64_t* non
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
   auto s0 = hn::Zero(d), s1 = hn::Zero(d), s2 = hn::Zero(d), s3 = hn::Zero(d);
   std::int64_t bad = 0, i = 0;
-  const auto count_bad = [&](hn::Vec<Tag<double>> v) HWY_ATTR {
-    bad += lanes - static_cast<std::int64_t>(hn::CountTrue(d, hn::IsFinite(v)));
-  };
+  const auto count_bad = [&](hn::Vec<Tag<double>> v)
+                             HWY_ATTR { bad += lanes - static_cast<std::int64_t>(hn::CountTrue(d, hn::IsFinite(v))); };
   for (; i + 4 * lanes <= count; i += 4 * lanes) {
     const auto x0 = load_wide(x + i, Whole{}), x1 = load_wide(x + i + lanes, Whole{});
     const auto x2 = load_wide(x + i + 2 * lanes, Whole{}), x3 = load_wide(x + i + 3 * lanes, Whole{});
@@ -75,8 +74,8 @@ double sum_blocks(const S* x, std::int64_t count) {
 void squared_norm_run(const SquaredNormArgs& args, std::int64_t block) {
   with_storage(args.dtype, "squared_norm", [&](auto storage) {
     const std::int64_t begin = block * kNormBlock;
-    square_block(static_cast<const decltype(storage)*>(args.x) + begin, std::min(kNormBlock, args.count - begin), args.partials + block,
-                 args.nonfinite == nullptr ? nullptr : args.nonfinite + block);
+    square_block(static_cast<const decltype(storage)*>(args.x) + begin, std::min(kNormBlock, args.count - begin),
+                 args.partials + block, args.nonfinite == nullptr ? nullptr : args.nonfinite + block);
   });
 }
 

@@ -24,7 +24,8 @@ HWY_BEFORE_NAMESPACE();
 namespace deltron::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
-// cosine and sine of position * frequency[i]. The whole turns are taken off first, so that any position is in the polynomials' range.
+// cosine and sine of position * frequency[i]. The whole turns are taken off first, so that any position is in the polynomials'
+// range.
 template <class C>
 void turn_table(double position, const double* frequency, std::int64_t pairs, C sign, C* cosine, C* sine) {
   const Tag<double> d;
@@ -35,8 +36,7 @@ void turn_table(double position, const double* frequency, std::int64_t pairs, C 
     const auto angle = hn::Mul(hn::Set(d, position), load(d, frequency + i, Tail{static_cast<std::size_t>(count)}));
     const auto turns = hn::Round(hn::Mul(angle, hn::Set(d, 0.15915494309189533577)));
     // 2 pi in two parts; the first has 20 low bits clear, so that its product with the number of turns is exact.
-    const auto rest = hn::NegMulAdd(turns, hn::Set(d, 0x1.921fb54400000p+2),
-                                    angle);
+    const auto rest = hn::NegMulAdd(turns, hn::Set(d, 0x1.921fb54400000p+2), angle);
     const auto x = hn::NegMulAdd(turns, hn::Set(d, 0x1.0b4611a626331p-32), rest);
     hn::Store(hn::Cos(d, x), d, buffer);
     for (std::int64_t l = 0; l < count; ++l) cosine[i + l] = static_cast<C>(buffer[l]);

@@ -71,4 +71,10 @@ std::string thousands(std::int64_t value) {
   return value < 0 ? "-" + digits : digits;
 }
 
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string text = "[";
+  for (std::size_t dim = 0; dim < shape.size(); ++dim) text += (dim > 0 ? "," : "") + std::to_string(shape[dim]);
+  return text + "]";
+}
+
 }  // namespace deltron

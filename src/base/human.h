@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace deltron {
 
@@ -12,5 +13,6 @@ std::string human_seconds(double seconds);       // "3.2 s", "4 min 10 s", "2 h 
 std::string shortest(double value);              // shortest text that reads back as the same double
 std::string fixed(double value, int digits);     // fixed number of decimals
 std::string thousands(std::int64_t value);       // "131,072"
+std::string shape_text(const std::vector<std::int64_t>& shape);  // "[2,3]"
 
 }  // namespace deltron

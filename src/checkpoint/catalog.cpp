@@ -49,8 +49,8 @@ CheckpointSummary summarize(const std::string& run, std::int64_t step, std::int6
     summary.save_number = manifest.save_number;
     summary.bytes = total_bytes(manifest);
     summary.seconds_since = std::max<std::int64_t>(0, now - manifest.created_unix);
-    summary.reason = manifest.step == step ? missing_files(summary.path, manifest)
-                                           : "the manifest is of step " + std::to_string(manifest.step);
+    summary.reason =
+        manifest.step == step ? missing_files(summary.path, manifest) : "the manifest is of step " + std::to_string(manifest.step);
     summary.complete = summary.reason.empty();
     const std::string marker = marker_path(run, step);
     if (summary.complete && file_exists(marker)) {

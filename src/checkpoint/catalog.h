@@ -20,10 +20,10 @@ std::string checkpoint_path(const std::string& run, std::int64_t step);
 struct CheckpointSummary {
   std::int64_t step = 0;
   std::string path;
-  bool complete = false;     // manifest intact, every file there with its size (content is checked by verify_checkpoint)
-  bool failed = false;       // marked: failed to load or to verify
-  bool latest = false;       // the pointer names it
-  std::string reason;        // why not complete, or why marked
+  bool complete = false;  // manifest intact, every file there with its size (content is checked by verify_checkpoint)
+  bool failed = false;    // marked: failed to load or to verify
+  bool latest = false;    // the pointer names it
+  std::string reason;     // why not complete, or why marked
   std::uint64_t bytes = 0;
   std::int64_t save_number = 0;
   std::int64_t seconds_since = 0;

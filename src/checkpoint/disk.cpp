@@ -26,20 +26,27 @@ const std::string& announced(Disk& disk, const std::string& path) {
 
 const char* write_kind_name(WriteKind kind) {
   switch (kind) {
-    case WriteKind::MakeFolder: return "make folder";
-    case WriteKind::Open: return "open";
-    case WriteKind::Write: return "write";
-    case WriteKind::SyncFile: return "sync file";
-    case WriteKind::SyncFolder: return "sync folder";
-    case WriteKind::Rename: return "rename";
-    case WriteKind::Remove: return "remove";
+    case WriteKind::MakeFolder:
+      return "make folder";
+    case WriteKind::Open:
+      return "open";
+    case WriteKind::Write:
+      return "write";
+    case WriteKind::SyncFile:
+      return "sync file";
+    case WriteKind::SyncFolder:
+      return "sync folder";
+    case WriteKind::Rename:
+      return "rename";
+    case WriteKind::Remove:
+      return "remove";
   }
   return "?";
 }
 
-void Disk::announce(WriteKind kind, const std::string& path) {
+void Disk::announce(WriteKind kind, const std::string& path, const std::string& target) {
   const int number = next_++;
-  if (observer_ != nullptr) observer_->before(WritePoint{number, kind, path});
+  if (observer_ != nullptr) observer_->before(WritePoint{number, kind, path, target});
 }
 
 void Disk::make_folder(const std::string& path) {
@@ -54,7 +61,7 @@ void Disk::sync_folder(const std::string& path) {
 }
 
 void Disk::rename(const std::string& from, const std::string& to) {
-  announce(WriteKind::Rename, from);
+  announce(WriteKind::Rename, from, to);
   if (std::rename(from.c_str(), to.c_str()) != 0) fail("renaming to " + to, from, errno);
 }
 

@@ -15,7 +15,8 @@ const char* write_kind_name(WriteKind kind);
 struct WritePoint {
   int number = 0;  // running, from 0
   WriteKind kind = WriteKind::Write;
-  std::string path;  // of a rename: the old name
+  std::string path;
+  std::string target = {};  // of a rename: the new name
 };
 
 class WriteObserver {
@@ -34,7 +35,7 @@ class Disk {
   void remove(const std::string& path);                         // file or tree, entry by entry; no error if missing
   // Whole small file: temporary name beside it, fsync, rename, fsync of the folder.
   void replace_file(const std::string& path, std::string_view content);
-  void announce(WriteKind kind, const std::string& path);
+  void announce(WriteKind kind, const std::string& path, const std::string& target = {});
 
  private:
   WriteObserver* observer_;

@@ -24,30 +24,48 @@ void store(std::uint8_t* place, T value) {
 
 double load_element(DType dtype, const std::uint8_t* place) {
   switch (dtype) {
-    case DType::F32: return load<float>(place);
-    case DType::F64: return load<double>(place);
-    case DType::BF16: return to_float(load<bfloat16>(place));
-    case DType::F16: return to_float(load<float16>(place));
-    case DType::I32: return load<std::int32_t>(place);
-    case DType::I64: return static_cast<double>(load<std::int64_t>(place));
-    case DType::U8: return load<std::uint8_t>(place);
-    case DType::U16: return load<std::uint16_t>(place);
-    case DType::Bool: return load<std::uint8_t>(place) != 0 ? 1.0 : 0.0;
+    case DType::F32:
+      return load<float>(place);
+    case DType::F64:
+      return load<double>(place);
+    case DType::BF16:
+      return to_float(load<bfloat16>(place));
+    case DType::F16:
+      return to_float(load<float16>(place));
+    case DType::I32:
+      return load<std::int32_t>(place);
+    case DType::I64:
+      return static_cast<double>(load<std::int64_t>(place));
+    case DType::U8:
+      return load<std::uint8_t>(place);
+    case DType::U16:
+      return load<std::uint16_t>(place);
+    case DType::Bool:
+      return load<std::uint8_t>(place) != 0 ? 1.0 : 0.0;
   }
   return 0;
 }
 
 void store_element(DType dtype, std::uint8_t* place, double value) {
   switch (dtype) {
-    case DType::F32: return store(place, static_cast<float>(value));
-    case DType::F64: return store(place, value);
-    case DType::BF16: return store(place, to_bfloat16(static_cast<float>(value)));
-    case DType::F16: return store(place, to_float16(static_cast<float>(value)));
-    case DType::I32: return store(place, static_cast<std::int32_t>(value));
-    case DType::I64: return store(place, static_cast<std::int64_t>(value));
-    case DType::U8: return store(place, static_cast<std::uint8_t>(value));
-    case DType::U16: return store(place, static_cast<std::uint16_t>(value));
-    case DType::Bool: return store(place, static_cast<std::uint8_t>(value != 0));
+    case DType::F32:
+      return store(place, static_cast<float>(value));
+    case DType::F64:
+      return store(place, value);
+    case DType::BF16:
+      return store(place, to_bfloat16(static_cast<float>(value)));
+    case DType::F16:
+      return store(place, to_float16(static_cast<float>(value)));
+    case DType::I32:
+      return store(place, static_cast<std::int32_t>(value));
+    case DType::I64:
+      return store(place, static_cast<std::int64_t>(value));
+    case DType::U8:
+      return store(place, static_cast<std::uint8_t>(value));
+    case DType::U16:
+      return store(place, static_cast<std::uint16_t>(value));
+    case DType::Bool:
+      return store(place, static_cast<std::uint8_t>(value != 0));
   }
 }
 
@@ -57,12 +75,6 @@ std::int64_t element_count(const std::vector<std::int64_t>& shape) {
   std::int64_t count = 1;
   for (const std::int64_t size : shape) count *= size;
   return count;
-}
-
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ",") + std::to_string(shape[i]);
-  return text + "]";
 }
 
 HostArray make_array(std::string name, DType dtype, std::vector<std::int64_t> shape) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "src/base/dtype.h"
+#include "src/base/human.h"
 
 namespace deltron {
 
@@ -29,7 +30,6 @@ struct HostArray {
 
 // Product of the sizes; 1 for rank 0.
 std::int64_t element_count(const std::vector<std::int64_t>& shape);
-std::string shape_text(const std::vector<std::int64_t>& shape);  // "[2,3]"
 
 // Zeros of that shape.
 HostArray make_array(std::string name, DType dtype, std::vector<std::int64_t> shape);

@@ -81,6 +81,11 @@ class StrictBuilder : public nlohmann::json_sax<json> {
 }  // namespace
 
 nlohmann::json parse_json_strict(std::string_view text, const std::string& where, ErrorCode code) {
+  // nlohmann's lexer takes a zero byte for the end of the text; what stands behind it would go unread.
+  const std::size_t zero = text.find('\0');
+  if (zero != std::string_view::npos) {
+    throw Error(code, ErrorText{"JSON is malformed", where, "byte " + std::to_string(zero + 1) + ": zero byte"});
+  }
   StrictBuilder builder;
   const bool good = json::sax_parse(text.begin(), text.end(), &builder, json::input_format_t::json, true);
   if (!good) throw Error(code, ErrorText{"JSON is malformed", where, builder.fault()});

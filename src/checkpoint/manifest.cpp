@@ -84,7 +84,8 @@ ManifestTensor parse_tensor(const json& value, const std::string& where) {
 
 // JSON has no NaN and no infinity: they would come back as null.
 void check_finite(const json& value) {
-  if (value.is_number_float()) DELTRON_CHECK(std::isfinite(value.get<double>()), "checkpoint state holds a number that is not finite");
+  if (value.is_number_float())
+    DELTRON_CHECK(std::isfinite(value.get<double>()), "checkpoint state holds a number that is not finite");
   if (value.is_structured()) {
     for (const json& child : value) check_finite(child);
   }
@@ -93,7 +94,8 @@ void check_finite(const json& value) {
 }  // namespace
 
 DType dtype_from_name(std::string_view name, const std::string& where) {
-  for (const DType dtype : {DType::F32, DType::F64, DType::BF16, DType::F16, DType::I32, DType::I64, DType::U8, DType::U16, DType::Bool}) {
+  for (const DType dtype :
+       {DType::F32, DType::F64, DType::BF16, DType::F16, DType::I32, DType::I64, DType::U8, DType::U16, DType::Bool}) {
     if (name == dtype_name(dtype)) return dtype;
   }
   fail(where, "unknown dtype", std::string(name));
@@ -113,14 +115,16 @@ std::string compose_manifest(Manifest& manifest) {
   rest += ",\n\"created_unix\": " + std::to_string(manifest.created_unix) + ",\n\"files\": [";
   const char* comma = "\n";
   for (const ManifestFileEntry& file : manifest.files) {
-    rest += comma + ("{\"name\": " + json_quoted(file.name)) + ", \"bytes\": " + std::to_string(file.bytes) + ", \"hash\": \"" + file.hash + "\"}";
+    rest += comma + ("{\"name\": " + json_quoted(file.name)) + ", \"bytes\": " + std::to_string(file.bytes) + ", \"hash\": \"" +
+            file.hash + "\"}";
     comma = ",\n";
   }
   rest += "],\n\"tensors\": [";
   comma = "\n";
   for (const ManifestTensor& tensor : manifest.tensors) {
-    rest += comma + ("{\"name\": " + json_quoted(tensor.name)) + ", \"dtype\": \"" + dtype_name(tensor.dtype) + "\", \"shape\": " +
-            json(tensor.shape).dump() + ", \"file\": " + json_quoted(tensor.file) + ", \"hash\": \"" + tensor.hash + "\"}";
+    rest += comma + ("{\"name\": " + json_quoted(tensor.name)) + ", \"dtype\": \"" + dtype_name(tensor.dtype) +
+            "\", \"shape\": " + json(tensor.shape).dump() + ", \"file\": " + json_quoted(tensor.file) + ", \"hash\": \"" +
+            tensor.hash + "\"}";
     comma = ",\n";
   }
   rest += "],\n\"state\": " + manifest.state.dump(1) + "}\n";
@@ -144,9 +148,9 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   if (text_of(root, "format", where) != "deltron-checkpoint") fail(where, "is not a checkpoint manifest");
   const std::int64_t version = whole_at(root, "version", where);
   if (version != kManifestVersion) {
-    throw Error(ErrorCode::ManifestInvalid, ErrorText{"format version is not supported", where, "version " + std::to_string(version),
-                                                      "version " + std::to_string(kManifestVersion),
-                                                      "use the Deltron version that wrote it"});
+    throw Error(ErrorCode::ManifestInvalid,
+                ErrorText{"format version is not supported", where, "version " + std::to_string(version),
+                          "version " + std::to_string(kManifestVersion), "use the Deltron version that wrote it"});
   }
   manifest.step = whole_at(root, "step", where);
   manifest.save_number = whole_at(root, "save_number", where);

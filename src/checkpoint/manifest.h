@@ -32,8 +32,8 @@ struct ManifestTensor {
 
 struct Manifest {
   std::int64_t step = 0;
-  std::int64_t save_number = 0;    // grows with every save of a run: the order in which checkpoints were written
-  std::int64_t created_unix = 0;   // seconds; for people, never for a decision
+  std::int64_t save_number = 0;   // grows with every save of a run: the order in which checkpoints were written
+  std::int64_t created_unix = 0;  // seconds; for people, never for a decision
   std::vector<ManifestFileEntry> files;
   std::vector<ManifestTensor> tensors;
   nlohmann::json state = nlohmann::json::object();

@@ -32,7 +32,8 @@ std::string differences(const char* kind, const std::set<std::string>& names, co
 
 }  // namespace
 
-std::string compare_names(const std::vector<std::string>& wanted, const std::vector<std::string>& found, bool unknown_is_fault, int most) {
+std::string compare_names(const std::vector<std::string>& wanted, const std::vector<std::string>& found, bool unknown_is_fault,
+                          int most) {
   const std::set<std::string> wanted_set(wanted.begin(), wanted.end());
   const std::set<std::string> found_set(found.begin(), found.end());
   std::string text = differences("missing", wanted_set, found_set, found, most);
@@ -66,14 +67,16 @@ std::vector<std::string> CheckpointReader::names() const {
 HostView CheckpointReader::view(const std::string& name) const {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) {
-    throw Error(ErrorCode::TensorNotFound, ErrorText{"no tensor '" + name + "'", path_, "", "", "nearest names: " + nearest_names(name, names())});
+    throw Error(ErrorCode::TensorNotFound,
+                ErrorText{"no tensor '" + name + "'", path_, "", "", "nearest names: " + nearest_names(name, names())});
   }
   const ManifestTensor& tensor = *found->second;
   const HostView view = files_.at(tensor.file)->view(name);
   if (view.dtype != tensor.dtype || view.shape != tensor.shape ||
       (check_hashes_ && hash_text(hash64(view.data, view.bytes)) != tensor.hash)) {
-    throw Error(ErrorCode::CheckpointCorrupted, ErrorText{"tensor '" + name + "' does not match its hash", path_, tensor.file, "",
-                                                          "resume from an older step; 'deltron checkpoint verify' lists every fault"});
+    throw Error(ErrorCode::CheckpointCorrupted,
+                ErrorText{"tensor '" + name + "' does not match its hash", path_, tensor.file, "",
+                          "resume from an older step; 'deltron checkpoint verify' lists every fault"});
   }
   return view;
 }
@@ -81,10 +84,9 @@ HostView CheckpointReader::view(const std::string& name) const {
 HostView CheckpointReader::view(const std::string& name, const std::vector<std::int64_t>& shape) const {
   const HostView found = view(name);
   if (found.shape != shape) {
-    throw Error(ErrorCode::TensorShapeMismatch,
-                ErrorText{"tensor '" + name + "' has another shape", path_,
-                          "found " + shape_text(found.shape) + ", expected " + shape_text(shape), "",
-                          "use the model configuration that the checkpoint was made with"});
+    throw Error(ErrorCode::TensorShapeMismatch, ErrorText{"tensor '" + name + "' has another shape", path_,
+                                                          "found " + shape_text(found.shape) + ", expected " + shape_text(shape),
+                                                          "", "use the model configuration that the checkpoint was made with"});
   }
   return found;
 }

@@ -41,7 +41,7 @@ class CheckpointReader {
 };
 
 // Lines "missing 'a' (nearest: b, c)" and "unknown 'd' (nearest: ...)" of two lists of names; at most `most` of each kind.
-std::string compare_names(const std::vector<std::string>& wanted, const std::vector<std::string>& found, bool unknown_is_fault = true,
-                          int most = 5);
+std::string compare_names(const std::vector<std::string>& wanted, const std::vector<std::string>& found,
+                          bool unknown_is_fault = true, int most = 5);
 
 }  // namespace deltron

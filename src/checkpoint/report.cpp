@@ -47,14 +47,15 @@ std::string to_text(const std::vector<CheckpointSummary>& checkpoints) {
 
 std::string to_text(const InspectReport& report) {
   const Manifest& manifest = report.manifest;
-  std::string text = report.path + ": step " + std::to_string(manifest.step) + ", save " + std::to_string(manifest.save_number) + ", " +
-                     std::to_string(manifest.tensors.size()) + " tensors, " + human_count(static_cast<double>(report.elements)) +
-                     " values, " + human_bytes(total_bytes(manifest)) + " in " + std::to_string(manifest.files.size()) + " files\n";
+  std::string text = report.path + ": step " + std::to_string(manifest.step) + ", save " + std::to_string(manifest.save_number) +
+                     ", " + std::to_string(manifest.tensors.size()) + " tensors, " +
+                     human_count(static_cast<double>(report.elements)) + " values, " + human_bytes(total_bytes(manifest)) + " in " +
+                     std::to_string(manifest.files.size()) + " files\n";
   std::size_t width = 0;
   for (const ManifestTensor& tensor : manifest.tensors) width = std::max(width, tensor.name.size());
   for (const ManifestTensor& tensor : manifest.tensors) {
-    text += "  " + padded(tensor.name, width) + "  " + padded(dtype_name(tensor.dtype), 5) + "  " + padded(shape_text(tensor.shape), 16) +
-            "  " + tensor.hash + "  " + tensor.file + "\n";
+    text += "  " + padded(tensor.name, width) + "  " + padded(dtype_name(tensor.dtype), 5) + "  " +
+            padded(shape_text(tensor.shape), 16) + "  " + tensor.hash + "  " + tensor.file + "\n";
   }
   return text + "state " + manifest.state.dump(2) + "\n";
 }
@@ -88,18 +89,25 @@ json to_json(const InspectReport& report) {
   const Manifest& manifest = report.manifest;
   json tensors = json::array();
   for (const ManifestTensor& tensor : manifest.tensors) {
-    tensors.push_back({{"name", tensor.name}, {"dtype", dtype_name(tensor.dtype)}, {"shape", tensor.shape}, {"file", tensor.file}, {"hash", tensor.hash}});
+    tensors.push_back({{"name", tensor.name},
+                       {"dtype", dtype_name(tensor.dtype)},
+                       {"shape", tensor.shape},
+                       {"file", tensor.file},
+                       {"hash", tensor.hash}});
   }
   json files = json::array();
-  for (const ManifestFileEntry& file : manifest.files) files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"hash", file.hash}});
-  return {{"path", report.path},         {"step", manifest.step}, {"save_number", manifest.save_number}, {"elements", report.elements},
-          {"bytes", total_bytes(manifest)}, {"files", files},        {"tensors", tensors},                  {"state", manifest.state}};
+  for (const ManifestFileEntry& file : manifest.files)
+    files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"hash", file.hash}});
+  return {{"path", report.path},         {"step", manifest.step},          {"save_number", manifest.save_number},
+          {"elements", report.elements}, {"bytes", total_bytes(manifest)}, {"files", files},
+          {"tensors", tensors},          {"state", manifest.state}};
 }
 
 json to_json(const VerifyReport& report) {
   json faults = json::array();
-  for (const VerifyFault& fault : report.faults) faults.push_back({{"file", fault.file}, {"tensor", fault.tensor}, {"what", fault.what}});
-  return {{"path", report.path},     {"step", report.step},       {"good", report.good()}, {"tensors", report.tensors},
+  for (const VerifyFault& fault : report.faults)
+    faults.push_back({{"file", fault.file}, {"tensor", fault.tensor}, {"what", fault.what}});
+  return {{"path", report.path},   {"step", report.step},       {"good", report.good()}, {"tensors", report.tensors},
           {"bytes", report.bytes}, {"seconds", report.seconds}, {"faults", faults}};
 }
 

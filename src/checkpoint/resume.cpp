@@ -17,7 +17,8 @@ ResumeChoice choose_newest(const std::string& run) {
   ResumeChoice choice;
   std::vector<CheckpointSummary> checkpoints = list_checkpoints(run);
   if (checkpoints.empty()) return choice;
-  for (std::optional<CheckpointSummary> newest = newest_complete(checkpoints); newest.has_value(); newest = newest_complete(checkpoints)) {
+  for (std::optional<CheckpointSummary> newest = newest_complete(checkpoints); newest.has_value();
+       newest = newest_complete(checkpoints)) {
     const VerifyReport report = verify_checkpoint(newest->path, false);
     if (report.good()) {
       choice.checkpoint = newest;
@@ -32,8 +33,8 @@ ResumeChoice choose_newest(const std::string& run) {
   }
   for (const CheckpointSummary& checkpoint : checkpoints) {
     if (checkpoint.usable()) continue;
-    choice.notes.push_back("step " + std::to_string(checkpoint.step) + " passed over: " + (checkpoint.failed ? "failed: " : "incomplete: ") +
-                           checkpoint.reason);
+    choice.notes.push_back("step " + std::to_string(checkpoint.step) +
+                           " passed over: " + (checkpoint.failed ? "failed: " : "incomplete: ") + checkpoint.reason);
   }
   if (!choice.checkpoint.has_value()) {
     std::string values;
@@ -67,7 +68,8 @@ ResumeChoice choose_step(const std::string& run, std::int64_t step) {
                 ErrorText{name + " is corrupted", asked->path, describe(report), "", newest_complete_text(checkpoints)});
   }
   ResumeChoice choice;
-  if (asked->failed) choice.notes.push_back(name + " was marked (" + asked->reason + ") and is tried again because it was asked for");
+  if (asked->failed)
+    choice.notes.push_back(name + " was marked (" + asked->reason + ") and is tried again because it was asked for");
   choice.checkpoint = *asked;
   return choice;
 }
@@ -76,12 +78,15 @@ ResumeChoice choose_step(const std::string& run, std::int64_t step) {
 
 ResumeChoice resolve_resume(const std::string& run, const std::string& request) {
   if (request == "never") return {};
-  if (request == "auto") return choose_newest(run);
-  if (request.empty() || request.size() > 18 || request.find_first_not_of("0123456789") != std::string::npos) {
-    throw Error(ErrorCode::ResumeRequestInvalid,
-                ErrorText{"'" + request + "' is no resume request", "--resume", "", "auto, never or a step number", "use one of these"});
+  if (request != "auto" &&
+      (request.empty() || request.size() > 18 || request.find_first_not_of("0123456789") != std::string::npos)) {
+    throw Error(ErrorCode::ResumeRequestInvalid, ErrorText{"'" + request + "' is no resume request", "--resume", "",
+                                                           "auto, never or a step number", "use one of these"});
   }
-  return choose_step(run, std::stoll(request));
+  const std::vector<std::string> cleaned = clean_stale(run);
+  ResumeChoice choice = request == "auto" ? choose_newest(run) : choose_step(run, std::stoll(request));
+  choice.notes.insert(choice.notes.begin(), cleaned.begin(), cleaned.end());
+  return choice;
 }
 
 }  // namespace deltron

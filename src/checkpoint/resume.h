@@ -17,7 +17,8 @@ struct ResumeChoice {
 // `request`: "auto", "never" or a step.
 // auto: the complete, unmarked one written last; it is verified, and one that fails is marked and the next one taken. None at all:
 //   start anew. Only broken ones: an error.
-// step: must exist, be complete and verify; the error names the newest complete one.
+// Both first call clean_stale, so only the process that owns the run may resume; readers use
+// newest_complete(list_checkpoints(run)). step: must exist, be complete and verify; the error names the newest complete one.
 ResumeChoice resolve_resume(const std::string& run, const std::string& request);
 
 }  // namespace deltron

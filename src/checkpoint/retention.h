@@ -12,7 +12,8 @@ struct RetentionPolicy {
   std::int64_t keep_every = 0;  // steps that this divides stay for good; 0: none
 };
 
-// Steps to remove, ascending. Incomplete and marked ones stay where they are: they are evidence, and they are no copies to count on.
+// Steps to remove, ascending. Incomplete and marked ones stay where they are: they are evidence, and they are no copies to count
+// on.
 std::vector<std::int64_t> steps_to_remove(const std::vector<CheckpointSummary>& checkpoints, const RetentionPolicy& policy);
 // Removes them (renamed first, so that no half-removed folder looks like a checkpoint) and returns their steps.
 std::vector<std::int64_t> prune(Disk& disk, const std::string& run, const RetentionPolicy& policy);

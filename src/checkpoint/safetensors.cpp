@@ -17,7 +17,8 @@ namespace {
 }
 
 [[noreturn]] void fail_name(const std::string& path, const std::string& name, const std::vector<std::string>& known) {
-  throw Error(ErrorCode::TensorNotFound, ErrorText{"no tensor '" + name + "'", path, "", "", "nearest names: " + nearest_names(name, known)});
+  throw Error(ErrorCode::TensorNotFound,
+              ErrorText{"no tensor '" + name + "'", path, "", "", "nearest names: " + nearest_names(name, known)});
 }
 
 }  // namespace
@@ -45,9 +46,9 @@ HostView SafetensorsFile::view(const std::string& name) const {
   if (found == places_.end()) fail_name(path(), name, names());
   const SafetensorsEntry& entry = header_.entries[found->second];
   if (!entry.dtype->dtype.has_value()) {
-    throw Error(ErrorCode::TensorDtypeUnsupported, ErrorText{"tensor '" + name + "' cannot be read", path(),
-                                                             std::string("dtype ") + entry.dtype->name, "",
-                                                             "convert the tensor to F32 or BF16 first"});
+    throw Error(ErrorCode::TensorDtypeUnsupported,
+                ErrorText{"tensor '" + name + "' cannot be read", path(), std::string("dtype ") + entry.dtype->name, "",
+                          "convert the tensor to F32 or BF16 first"});
   }
   return HostView{name, *entry.dtype->dtype, entry.shape, data(entry), static_cast<std::size_t>(entry.end - entry.begin)};
 }
@@ -138,8 +139,8 @@ WrittenTensors write_safetensors_in_place(Disk& disk, const std::string& path, c
   return written;
 }
 
-void write_safetensors(const std::string& path, const std::vector<HostView>& tensors, const std::map<std::string, std::string>& metadata,
-                       WriteObserver* observer) {
+void write_safetensors(const std::string& path, const std::vector<HostView>& tensors,
+                       const std::map<std::string, std::string>& metadata, WriteObserver* observer) {
   Disk disk(observer);
   const std::string temporary = join_path(parent_folder(path), ".tmp-" + base_name(path));
   try {

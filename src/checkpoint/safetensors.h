@@ -22,7 +22,7 @@ class SafetensorsFile {
   std::size_t bytes() const { return file_.size(); }
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
   const std::vector<SafetensorsEntry>& entries() const { return header_.entries; }  // in file order
-  std::vector<std::string> names() const;                                          // sorted
+  std::vector<std::string> names() const;                                           // sorted
   bool contains(const std::string& name) const { return places_.count(name) != 0; }
   // Unknown names are errors that list the nearest known ones; so are dtypes we do not compute with.
   HostView view(const std::string& name) const;
@@ -59,9 +59,9 @@ class SafetensorsFolder {
 };
 
 struct WrittenTensors {
-  std::uint64_t bytes = 0;                  // of the file
-  std::uint64_t hash = 0;                   // of the file
-  std::vector<std::uint64_t> tensor_hashes; // in the order given
+  std::uint64_t bytes = 0;                   // of the file
+  std::uint64_t hash = 0;                    // of the file
+  std::vector<std::uint64_t> tensor_hashes;  // in the order given
 };
 
 // Writes and fsyncs the file under its final name (for use inside a folder that is itself temporary).

@@ -115,28 +115,17 @@ void check_tiling(const SafetensorsHeader& header, std::uint64_t data_bytes, con
 
 const std::vector<FileDtype>& file_dtypes() {
   static const std::vector<FileDtype> table = {
-      {"BOOL", 8, DType::Bool, 0},
-      {"F4", 4, {}, 1},
-      {"F6_E2M3", 6, {}, 2},
-      {"F6_E3M2", 6, {}, 3},
-      {"U8", 8, DType::U8, 4},
-      {"I8", 8, {}, 5},
-      {"F8_E5M2", 8, {}, 6},
-      {"F8_E4M3", 8, {}, 7},
-      {"F8_E8M0", 8, {}, 8},
-      {"F8_E4M3FNUZ", 8, {}, 9},
-      {"F8_E5M2FNUZ", 8, {}, 10},
-      {"I16", 16, {}, 11},
-      {"U16", 16, DType::U16, 12},
-      {"F16", 16, DType::F16, 13},
-      {"BF16", 16, DType::BF16, 14},
-      {"I32", 32, DType::I32, 15},
-      {"U32", 32, {}, 16},
-      {"F32", 32, DType::F32, 17},
-      {"C64", 64, {}, 18},
-      {"F64", 64, DType::F64, 19},
-      {"I64", 64, DType::I64, 20},
-      {"U64", 64, {}, 21},
+      {"BOOL", 8, DType::Bool, 0},   {"F4", 4, {}, 1},
+      {"F6_E2M3", 6, {}, 2},         {"F6_E3M2", 6, {}, 3},
+      {"U8", 8, DType::U8, 4},       {"I8", 8, {}, 5},
+      {"F8_E5M2", 8, {}, 6},         {"F8_E4M3", 8, {}, 7},
+      {"F8_E8M0", 8, {}, 8},         {"F8_E4M3FNUZ", 8, {}, 9},
+      {"F8_E5M2FNUZ", 8, {}, 10},    {"I16", 16, {}, 11},
+      {"U16", 16, DType::U16, 12},   {"F16", 16, DType::F16, 13},
+      {"BF16", 16, DType::BF16, 14}, {"I32", 32, DType::I32, 15},
+      {"U32", 32, {}, 16},           {"F32", 32, DType::F32, 17},
+      {"C64", 64, {}, 18},           {"F64", 64, DType::F64, 19},
+      {"I64", 64, DType::I64, 20},   {"U64", 64, {}, 21},
   };
   return table;
 }
@@ -151,7 +140,8 @@ const FileDtype& file_dtype_of(DType dtype) {
 
 SafetensorsHeader parse_safetensors_header(const std::uint8_t* data, std::size_t bytes, const std::string& path) {
   if (bytes < 8) {
-    fail(ErrorCode::TensorFileTruncated, path, "", "too short for a safetensors file", std::to_string(bytes) + " bytes", "at least 8");
+    fail(ErrorCode::TensorFileTruncated, path, "", "too short for a safetensors file", std::to_string(bytes) + " bytes",
+         "at least 8");
   }
   const std::uint64_t length = read_length(data);
   if (length > kSafetensorsHeaderLimit) {
@@ -215,8 +205,8 @@ std::string compose_safetensors_header(const std::vector<HostView>& tensors, std
   for (const HostView& tensor : tensors) {
     DELTRON_CHECK(names.insert(tensor.name).second, "tensor name '", tensor.name, "' given twice or reserved");
     DELTRON_CHECK_EQ(tensor.bytes, static_cast<std::size_t>(element_count(tensor.shape)) * dtype_size(tensor.dtype), tensor.name);
-    text += "," + json_quoted(tensor.name) + ":{\"dtype\":\"" + file_dtype_of(tensor.dtype).name + "\",\"shape\":" +
-            shape_text(tensor.shape) + ",\"data_offsets\":[" + std::to_string(offset) + "," +
+    text += "," + json_quoted(tensor.name) + ":{\"dtype\":\"" + file_dtype_of(tensor.dtype).name +
+            "\",\"shape\":" + shape_text(tensor.shape) + ",\"data_offsets\":[" + std::to_string(offset) + "," +
             std::to_string(offset + tensor.bytes) + "]}";
     offset += tensor.bytes;
   }

@@ -11,9 +11,12 @@
 namespace deltron {
 namespace {
 
-void verify_file(const std::string& path, const Manifest& manifest, const ManifestFileEntry& entry, bool from_device, VerifyReport& report) {
+void verify_file(const std::string& path, const Manifest& manifest, const ManifestFileEntry& entry, bool from_device,
+                 VerifyReport& report) {
   const std::string full = join_path(path, entry.name);
-  const auto fault = [&](const std::string& tensor, const std::string& what) { report.faults.push_back({entry.name, tensor, what}); };
+  const auto fault = [&](const std::string& tensor, const std::string& what) {
+    report.faults.push_back({entry.name, tensor, what});
+  };
   if (!file_exists(full)) return fault("", "file is missing");
   if (file_size(full) != entry.bytes) {
     return fault("", "file has " + std::to_string(file_size(full)) + " bytes instead of " + std::to_string(entry.bytes));

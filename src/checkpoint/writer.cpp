@@ -56,7 +56,8 @@ void write_group(Disk& disk, const std::string& folder, const TensorGroup& group
   }
 }
 
-void write_folder(Disk& disk, const std::string& folder, const CheckpointContent& content, std::uint64_t shard_bytes, Manifest& manifest) {
+void write_folder(Disk& disk, const std::string& folder, const CheckpointContent& content, std::uint64_t shard_bytes,
+                  Manifest& manifest) {
   disk.make_folder(folder);
   for (const TensorGroup& group : content.groups) write_group(disk, folder, group, shard_bytes, manifest);
   const std::string text = compose_manifest(manifest);
@@ -76,9 +77,10 @@ void verify_written(const std::string& run, std::int64_t step, const std::string
   } else {
     mark_failed(run, step, "read back wrong after writing: " + fault.what);
   }
-  throw Error(ErrorCode::CheckpointCorrupted,
-              ErrorText{fault.tensor.empty() ? fault.file + ": " + fault.what : "tensor '" + fault.tensor + "': " + fault.what, path,
-                        "found when the new checkpoint was read back", "", "check the disk; the older checkpoints are untouched"});
+  throw Error(
+      ErrorCode::CheckpointCorrupted,
+      ErrorText{fault.tensor.empty() ? fault.file + ": " + fault.what : "tensor '" + fault.tensor + "': " + fault.what, path,
+                "found when the new checkpoint was read back", "", "check the disk; the older checkpoints are untouched"});
 }
 
 std::int64_t next_save_number(const std::vector<CheckpointSummary>& checkpoints) {
@@ -102,9 +104,10 @@ void check_free_space(const std::string& run, const CheckpointContent& content) 
   const std::uint64_t needed = bytes_needed(content);
   const std::uint64_t available = free_bytes(folder);
   if (available >= needed) return;
-  throw Error(ErrorCode::CheckpointNoSpace,
-              ErrorText{"not enough free space", folder, "needed " + human_bytes(needed) + ", free " + human_bytes(available),
-                        "the older checkpoints stay until the new one is verified", "free space there, or save to another file system"});
+  throw Error(
+      ErrorCode::CheckpointNoSpace,
+      ErrorText{"not enough free space", folder, "needed " + human_bytes(needed) + ", free " + human_bytes(available),
+                "the older checkpoints stay until the new one is verified", "free space there, or save to another file system"});
 }
 
 SaveReport save_checkpoint(const std::string& run, const CheckpointContent& content, const SaveOptions& options) {

@@ -10,7 +10,8 @@
 
 namespace deltron {
 
-// Tensors that share files: "model" gives model.safetensors, or model-00001-of-00002.safetensors ... where it is larger than a shard.
+// Tensors that share files: "model" gives model.safetensors, or model-00001-of-00002.safetensors ... where it is larger than a
+// shard.
 struct TensorGroup {
   std::string name;
   std::vector<HostView> tensors;
@@ -41,8 +42,8 @@ struct SaveReport {
 std::uint64_t bytes_needed(const CheckpointContent& content);
 // Throws CheckpointNoSpace before anything is written.
 void check_free_space(const std::string& run, const CheckpointContent& content);
-// Writes, verifies by reading back, moves the pointer, prunes. A step that exists already is replaced, and removed only when the new
-// one is verified. After an exception every checkpoint that was complete before still is.
+// Writes, verifies by reading back, moves the pointer, prunes. A step that exists already is replaced, and removed only when the
+// new one is verified. After an exception every checkpoint that was complete before still is.
 SaveReport save_checkpoint(const std::string& run, const CheckpointContent& content, const SaveOptions& options = {});
 
 }  // namespace deltron

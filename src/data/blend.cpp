@@ -31,7 +31,8 @@ std::vector<WeightedPath> parse_data_path(const std::vector<std::string>& items)
   if (items.empty()) invalid("no data set", "", "at least one prefix");
   if (items.size() == 1) return {WeightedPath{1.0, items[0]}};
   if (items.size() % 2 != 0) {
-    invalid("weights and prefixes do not pair up", std::to_string(items.size()) + " items", "one prefix, or weight and prefix in turn");
+    invalid("weights and prefixes do not pair up", std::to_string(items.size()) + " items",
+            "one prefix, or weight and prefix in turn");
   }
   std::vector<WeightedPath> paths;
   for (std::size_t i = 0; i < items.size(); i += 2) {

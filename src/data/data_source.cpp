@@ -28,8 +28,9 @@ DocumentRange split_of(const OpenedDataset& opened, const DataOptions& options, 
 
 std::uint32_t windows_seed(std::uint64_t seed) {
   if (seed <= std::numeric_limits<std::uint32_t>::max()) return static_cast<std::uint32_t>(seed);
-  throw Error(ErrorCode::DataOptionInvalid, ErrorText{"seed is too large for packing: windows", "training.seed", std::to_string(seed),
-                                                      "numpy's shuffle takes seeds below 2^32", "choose a smaller seed"});
+  throw Error(ErrorCode::DataOptionInvalid,
+              ErrorText{"seed is too large for packing: windows", "training.seed", std::to_string(seed),
+                        "numpy's shuffle takes seeds below 2^32", "choose a smaller seed"});
 }
 
 GptIndexRequest index_request(const DataOptions& options, const DocumentRange& range, std::int64_t samples) {
@@ -42,7 +43,8 @@ GptIndexRequest index_request(const DataOptions& options, const DocumentRange& r
   return request;
 }
 
-std::shared_ptr<const SampleSource> make_single(const DataOptions& options, const std::string& prefix, Split split, std::int64_t samples) {
+std::shared_ptr<const SampleSource> make_single(const DataOptions& options, const std::string& prefix, Split split,
+                                                std::int64_t samples) {
   const OpenedDataset opened = open_dataset(prefix, options.tokenizer, options.vocab_size);
   const DocumentRange range = split_of(opened, options, split);
   if (options.packing == "windows") {
@@ -52,15 +54,17 @@ std::shared_ptr<const SampleSource> make_single(const DataOptions& options, cons
     return std::make_shared<DocumentsSource>(opened.dataset, opened.eod_id, range, options.seq_length, options.seed);
   }
   throw Error(ErrorCode::DataOptionInvalid,
-              ErrorText{"unknown packing", "data.packing", "'" + options.packing + "'" + did_you_mean(options.packing, {"windows", "documents"}),
+              ErrorText{"unknown packing", "data.packing",
+                        "'" + options.packing + "'" + did_you_mean(options.packing, {"windows", "documents"}),
                         "windows or documents", "choose one of these"});
 }
 
 void refuse_mqar(const DataOptions& options, const char* what) {
   for (const std::string& item : options.data_path) {
     if (!is_mqar_spec(item)) continue;
-    throw Error(ErrorCode::DataOptionInvalid, ErrorText{std::string(what) + " of a synthetic task", "data.data_path", "'" + item + "'",
-                                                        "synthetic samples are made on the fly and stand alone", "name token files"});
+    throw Error(ErrorCode::DataOptionInvalid,
+                ErrorText{std::string(what) + " of a synthetic task", "data.data_path", "'" + item + "'",
+                          "synthetic samples are made on the fly and stand alone", "name token files"});
   }
 }
 

@@ -17,12 +17,12 @@ namespace deltron {
 struct DataOptions {
   std::vector<std::string> data_path;  // [PREFIX], [weight, PREFIX, weight, PREFIX ...] or [mqar:...]
   std::string split = "99,1,0";
-  std::string tokenizer = "byte";      // empty: not checked (synthetic tasks, foreign files)
-  std::string packing = "windows";     // windows | documents
-  std::int64_t vocab_size = 0;         // the model's; every id must be below it
+  std::string tokenizer = "byte";   // empty: not checked (synthetic tasks, foreign files)
+  std::string packing = "windows";  // windows | documents
+  std::int64_t vocab_size = 0;      // the model's; every id must be below it
   std::int64_t seq_length = 0;
   std::uint64_t seed = 1234;
-  std::string cache_folder;            // of sample indices; empty: built in memory
+  std::string cache_folder;  // of sample indices; empty: built in memory
 };
 
 // A token file that was opened and checked against vocabulary and tokenizer.
@@ -39,7 +39,7 @@ std::shared_ptr<const SampleSource> make_sample_source(const DataOptions& option
 struct NamedEvaluation {
   std::string name;  // the prefix
   std::shared_ptr<const EvaluationSource> source;
-  SplitText text;    // divisor of bits per character and per byte; zero characters where no tokenizer is known
+  SplitText text;  // divisor of bits per character and per byte; zero characters where no tokenizer is known
 };
 // One for every data set of data_path. Windows of options.seq_length, batches of at most `max_tokens`.
 std::vector<NamedEvaluation> make_evaluation_sources(const DataOptions& options, Split split, std::int64_t max_tokens);

@@ -74,7 +74,8 @@ void write_dataset_meta(const std::string& prefix, const DatasetMeta& meta) {
   value["index_hash"] = meta.index_hash;
   value["bin_hash"] = meta.bin_hash;
   value["source"] = meta.source;
-  write_file_atomically(dataset_meta_path(prefix), value.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+  write_file_atomically(dataset_meta_path(prefix),
+                        value.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 
 DatasetMeta load_dataset_meta(const IndexedDataset& dataset) {
@@ -92,15 +93,15 @@ DatasetMeta load_dataset_meta(const IndexedDataset& dataset) {
 
 void check_vocabulary(const IndexedDataset& dataset, const DatasetMeta& meta, std::int64_t vocab_size) {
   if (meta.token_range.largest < vocab_size && meta.token_range.smallest >= 0) return;
-  throw Error(ErrorCode::TokenOutOfVocabulary,
-              ErrorText{"token id outside the vocabulary", dataset.prefix(),
-                        "ids " + std::to_string(meta.token_range.smallest) + " to " + std::to_string(meta.token_range.largest) +
-                            ", vocab_size " + std::to_string(vocab_size),
-                        "0 <= id < vocab_size",
-                        meta.token_range.smallest < 0 ? "prepare the data again: ids must not be negative"
-                                                      : "set model.vocab_size to at least " +
-                                                            std::to_string(meta.token_range.largest + 1) +
-                                                            ", or prepare the data with the model's tokenizer"});
+  throw Error(
+      ErrorCode::TokenOutOfVocabulary,
+      ErrorText{"token id outside the vocabulary", dataset.prefix(),
+                "ids " + std::to_string(meta.token_range.smallest) + " to " + std::to_string(meta.token_range.largest) +
+                    ", vocab_size " + std::to_string(vocab_size),
+                "0 <= id < vocab_size",
+                meta.token_range.smallest < 0 ? "prepare the data again: ids must not be negative"
+                                              : "set model.vocab_size to at least " + std::to_string(meta.token_range.largest + 1) +
+                                                    ", or prepare the data with the model's tokenizer"});
 }
 
 void check_tokenizer(const IndexedDataset& dataset, const DatasetMeta& meta, const std::string& tokenizer) {

@@ -45,8 +45,8 @@ std::vector<DocumentPiece> DocumentReader::cut(const DocumentRange& range, std::
     if ((sequence & 0xffff) == 0) poll_stop("cutting documents into windows");
     const std::int64_t total = predictions(sequence);
     for (std::int64_t offset = 0; offset < total; offset += window) {
-      pieces.push_back(DocumentPiece{sequence, static_cast<std::int32_t>(offset),
-                                     static_cast<std::int32_t>(std::min(window, total - offset))});
+      pieces.push_back(
+          DocumentPiece{sequence, static_cast<std::int32_t>(offset), static_cast<std::int32_t>(std::min(window, total - offset))});
     }
   }
   return pieces;

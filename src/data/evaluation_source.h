@@ -1,5 +1,5 @@
-// Held-out data for judging a model: the documents of a split in order, each cut into consecutive windows, every label exactly once.
-// Bits per character = sum of nats / ln 2 / characters of the split (count_split_text in split_text.h).
+// Held-out data for judging a model: the documents of a split in order, each cut into consecutive windows, every label exactly
+// once. Bits per character = sum of nats / ln 2 / characters of the split (count_split_text in split_text.h).
 #pragma once
 
 #include <cstdint>

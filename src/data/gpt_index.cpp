@@ -15,7 +15,8 @@ namespace {
 constexpr std::int64_t kExtraToken = 1;  // a sample reads one token more than its length: the last label
 constexpr std::int64_t kPollEvery = 1 << 16;
 
-void append_epochs(std::vector<std::int32_t>& documents, std::int64_t epochs, std::int32_t first, std::size_t count, NumpyRandomState& random) {
+void append_epochs(std::vector<std::int32_t>& documents, std::int64_t epochs, std::int32_t first, std::size_t count,
+                   NumpyRandomState& random) {
   const std::size_t begin = documents.size();
   for (std::int64_t epoch = 0; epoch < epochs; ++epoch) {
     for (std::size_t i = 0; i < count; ++i) documents.push_back(first + static_cast<std::int32_t>(i));

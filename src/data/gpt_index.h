@@ -11,8 +11,8 @@ namespace deltron {
 struct GptIndexPlan {
   std::int64_t tokens_per_epoch = 0;
   std::int64_t epochs = 0;
-  std::int64_t samples = 0;                  // whole samples in all epochs, drop-last
-  bool last_epoch_separate = false;          // shuffled on its own
+  std::int64_t samples = 0;                    // whole samples in all epochs, drop-last
+  bool last_epoch_separate = false;            // shuffled on its own
   std::int64_t samples_before_last_epoch = 0;  // 0 with a single epoch
 };
 

@@ -97,8 +97,8 @@ class BuildLock {
   explicit BuildLock(const std::string& path) : path_(path) {
     descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (descriptor_ < 0) {
-      throw Error(ErrorCode::ResourceUnavailable, ErrorText{"the lock file cannot be made", path, std::strerror(errno), "",
-                                                            "choose a writable cache folder"});
+      throw Error(ErrorCode::ResourceUnavailable,
+                  ErrorText{"the lock file cannot be made", path, std::strerror(errno), "", "choose a writable cache folder"});
     }
     auto next_message = std::chrono::steady_clock::now() + std::chrono::seconds(1);
     while (flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
@@ -140,7 +140,8 @@ std::shared_ptr<const MappedFile> map_if_sound(const std::string& path, std::uin
 }
 
 GptIndex build(const IndexedDataset& dataset, const GptIndexRequest& request, const std::string& name) {
-  DELTRON_CHECK_LE(request.range.end, std::int64_t{0x7fffffff}, "documents of ", dataset.prefix(), ": a sample index counts them in 31 bits");
+  DELTRON_CHECK_LE(request.range.end, std::int64_t{0x7fffffff}, "documents of ", dataset.prefix(),
+                   ": a sample index counts them in 31 bits");
   std::vector<std::int32_t> lengths(static_cast<std::size_t>(request.range.count()));
   for (std::int64_t i = 0; i < request.range.count(); ++i) {
     lengths[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(dataset.length(request.range.begin + i));

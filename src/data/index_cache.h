@@ -13,11 +13,11 @@
 namespace deltron {
 
 struct GptIndexRequest {
-  DocumentRange range;               // documents of the split
+  DocumentRange range;  // documents of the split
   std::int64_t seq_length = 0;
   std::int64_t samples_wanted = -1;  // < 0: one epoch
   std::uint32_t seed = 0;
-  std::string cache_folder;          // empty: build in memory
+  std::string cache_folder;  // empty: build in memory
 };
 
 // A sample index, mapped from the cache or held in memory.

@@ -41,7 +41,8 @@ TokenRange range_of(const std::uint8_t* data, std::int64_t count) {
 
 template <class T>
 void widen(const std::uint8_t* from, std::int64_t count, std::int32_t* out) {
-  for (std::int64_t i = 0; i < count; ++i) out[i] = static_cast<std::int32_t>(fetch<T>(from, i * static_cast<std::int64_t>(sizeof(T))));
+  for (std::int64_t i = 0; i < count; ++i)
+    out[i] = static_cast<std::int32_t>(fetch<T>(from, i * static_cast<std::int64_t>(sizeof(T))));
 }
 
 }  // namespace
@@ -49,27 +50,39 @@ void widen(const std::uint8_t* from, std::int64_t count, std::int32_t* out) {
 int token_type_size(TokenType type) {
   switch (type) {
     case TokenType::U8:
-    case TokenType::I8: return 1;
+    case TokenType::I8:
+      return 1;
     case TokenType::I16:
-    case TokenType::U16: return 2;
+    case TokenType::U16:
+      return 2;
     case TokenType::I32:
-    case TokenType::F32: return 4;
+    case TokenType::F32:
+      return 4;
     case TokenType::I64:
-    case TokenType::F64: return 8;
+    case TokenType::F64:
+      return 8;
   }
   return 0;
 }
 
 const char* token_type_name(TokenType type) {
   switch (type) {
-    case TokenType::U8: return "uint8";
-    case TokenType::I8: return "int8";
-    case TokenType::I16: return "int16";
-    case TokenType::I32: return "int32";
-    case TokenType::I64: return "int64";
-    case TokenType::F64: return "float64";
-    case TokenType::F32: return "float32";
-    case TokenType::U16: return "uint16";
+    case TokenType::U8:
+      return "uint8";
+    case TokenType::I8:
+      return "int8";
+    case TokenType::I16:
+      return "int16";
+    case TokenType::I32:
+      return "int32";
+    case TokenType::I64:
+      return "int64";
+    case TokenType::F64:
+      return "float64";
+    case TokenType::F32:
+      return "float32";
+    case TokenType::U16:
+      return "uint16";
   }
   return "?";
 }
@@ -114,8 +127,8 @@ void IndexedDataset::check_header() const {
   const std::uint64_t sequences = fetch<std::uint64_t>(data, 18);
   const std::uint64_t bounds = fetch<std::uint64_t>(data, 26);
   if (sequences > (size - kHeaderBytes) / 12) {
-    invalid(path, "more sequences announced than the index can hold", std::to_string(sequences) + " in " + std::to_string(size) + " bytes",
-            "each sequence takes 12 bytes");
+    invalid(path, "more sequences announced than the index can hold",
+            std::to_string(sequences) + " in " + std::to_string(size) + " bytes", "each sequence takes 12 bytes");
   }
   if (bounds < 1 || bounds > (size - kHeaderBytes) / 8) {
     invalid(path, "impossible number of document boundaries", std::to_string(bounds) + " in " + std::to_string(size) + " bytes",
@@ -127,8 +140,9 @@ void IndexedDataset::check_header() const {
             "text sets have " + std::to_string(expected) + " bytes");
   }
   if (size != expected) {
-    invalid(path, "the size of the index contradicts its header", std::to_string(size) + " bytes",
-            std::to_string(sequences) + " sequences and " + std::to_string(bounds) + " boundaries take " + std::to_string(expected));
+    invalid(
+        path, "the size of the index contradicts its header", std::to_string(size) + " bytes",
+        std::to_string(sequences) + " sequences and " + std::to_string(bounds) + " boundaries take " + std::to_string(expected));
   }
 }
 
@@ -191,14 +205,21 @@ void IndexedDataset::read(std::int64_t sequence, std::int64_t offset, std::int64
   if (count == 0) return;
   const std::uint8_t* from = bin_.data() + byte_offset(sequence) + offset * token_type_size(type_);
   switch (type_) {
-    case TokenType::U8: return widen<std::uint8_t>(from, count, out);
-    case TokenType::I8: return widen<std::int8_t>(from, count, out);
-    case TokenType::I16: return widen<std::int16_t>(from, count, out);
-    case TokenType::U16: return widen<std::uint16_t>(from, count, out);
-    case TokenType::I32: return widen<std::int32_t>(from, count, out);
-    case TokenType::I64: return widen<std::int64_t>(from, count, out);
+    case TokenType::U8:
+      return widen<std::uint8_t>(from, count, out);
+    case TokenType::I8:
+      return widen<std::int8_t>(from, count, out);
+    case TokenType::I16:
+      return widen<std::int16_t>(from, count, out);
+    case TokenType::U16:
+      return widen<std::uint16_t>(from, count, out);
+    case TokenType::I32:
+      return widen<std::int32_t>(from, count, out);
+    case TokenType::I64:
+      return widen<std::int64_t>(from, count, out);
     case TokenType::F32:
-    case TokenType::F64: break;
+    case TokenType::F64:
+      break;
   }
   DELTRON_CHECK(false, "floating-point tokens in ", prefix_);
 }
@@ -218,14 +239,21 @@ std::vector<std::int32_t> IndexedDataset::read_all(std::int64_t sequence) const 
 TokenRange IndexedDataset::scan_token_range() const {
   if (tokens_ == 0) return TokenRange{};
   switch (type_) {
-    case TokenType::U8: return range_of<std::uint8_t>(bin_.data(), tokens_);
-    case TokenType::I8: return range_of<std::int8_t>(bin_.data(), tokens_);
-    case TokenType::I16: return range_of<std::int16_t>(bin_.data(), tokens_);
-    case TokenType::U16: return range_of<std::uint16_t>(bin_.data(), tokens_);
-    case TokenType::I32: return range_of<std::int32_t>(bin_.data(), tokens_);
-    case TokenType::I64: return range_of<std::int64_t>(bin_.data(), tokens_);
+    case TokenType::U8:
+      return range_of<std::uint8_t>(bin_.data(), tokens_);
+    case TokenType::I8:
+      return range_of<std::int8_t>(bin_.data(), tokens_);
+    case TokenType::I16:
+      return range_of<std::int16_t>(bin_.data(), tokens_);
+    case TokenType::U16:
+      return range_of<std::uint16_t>(bin_.data(), tokens_);
+    case TokenType::I32:
+      return range_of<std::int32_t>(bin_.data(), tokens_);
+    case TokenType::I64:
+      return range_of<std::int64_t>(bin_.data(), tokens_);
     case TokenType::F32:
-    case TokenType::F64: break;
+    case TokenType::F64:
+      break;
   }
   DELTRON_CHECK(false, "floating-point tokens in ", prefix_);
   return TokenRange{};

@@ -39,9 +39,9 @@ class IndexedDataset {
   std::int64_t bin_bytes() const { return static_cast<std::int64_t>(bin_.size()); }
   std::int64_t idx_bytes() const { return static_cast<std::int64_t>(idx_.size()); }
 
-  std::int64_t length(std::int64_t sequence) const;         // tokens
-  std::int64_t byte_offset(std::int64_t sequence) const;    // in the .bin
-  std::int64_t document_bound(std::int64_t i) const;        // sequence number at which document i starts; i = documents: the end
+  std::int64_t length(std::int64_t sequence) const;       // tokens
+  std::int64_t byte_offset(std::int64_t sequence) const;  // in the .bin
+  std::int64_t document_bound(std::int64_t i) const;      // sequence number at which document i starts; i = documents: the end
   // out[0..count) = tokens offset .. offset+count of the sequence
   void read(std::int64_t sequence, std::int64_t offset, std::int64_t count, std::int32_t* out) const;
   std::int32_t token(std::int64_t sequence, std::int64_t offset) const;

@@ -64,11 +64,11 @@ void IndexedDatasetBuilder::add_document(const std::vector<std::int32_t>& tokens
   if (!tokens.empty()) {
     const auto [low, high] = std::minmax_element(tokens.begin(), tokens.end());
     if (*low < 0 || *high >= vocab_size_) {
-      throw Error(ErrorCode::TokenOutOfVocabulary,
-                  ErrorText{"token id outside the vocabulary in document " + std::to_string(documents()), prefix_,
-                            "ids " + std::to_string(*low) + " to " + std::to_string(*high) + ", vocab_size " +
-                                std::to_string(vocab_size_),
-                            "0 <= id < vocab_size", "use the tokenizer that belongs to this vocabulary"});
+      throw Error(
+          ErrorCode::TokenOutOfVocabulary,
+          ErrorText{"token id outside the vocabulary in document " + std::to_string(documents()), prefix_,
+                    "ids " + std::to_string(*low) + " to " + std::to_string(*high) + ", vocab_size " + std::to_string(vocab_size_),
+                    "0 <= id < vocab_size", "use the tokenizer that belongs to this vocabulary"});
     }
     widen_range(*low, *high);
     append(tokens.data(), tokens.size());

@@ -24,8 +24,9 @@ std::string preview_of(const IndexedDataset& dataset, std::int64_t document, std
 
 void verify_hash(const IndexedDataset& dataset, const DatasetMeta& meta) {
   if (meta.bin_hash.empty()) {
-    throw Error(ErrorCode::DataOptionInvalid, ErrorText{"nothing to verify against", dataset_meta_path(dataset.prefix()), "no bin_hash",
-                                                        "the side file of 'deltron data prepare' holds the hash", "prepare the data again"});
+    throw Error(ErrorCode::DataOptionInvalid,
+                ErrorText{"nothing to verify against", dataset_meta_path(dataset.prefix()), "no bin_hash",
+                          "the side file of 'deltron data prepare' holds the hash", "prepare the data again"});
   }
   const std::string found = hash_text(dataset.bin_hash());
   if (found == meta.bin_hash) return;
@@ -36,13 +37,13 @@ void verify_hash(const IndexedDataset& dataset, const DatasetMeta& meta) {
 
 }  // namespace
 
-InspectReport inspect_data(const InspectOptions& options) {
+DatasetReport inspect_data(const DatasetInspectOptions& options) {
   if (options.dump_split.empty() != options.dump_path.empty()) {
     throw Error(ErrorCode::DataOptionInvalid, ErrorText{"a dump needs a split and a file", "data inspect", "", "both or neither",
-                                                        "add --dump-split valid --dump FILE"});
+                                                        "name both the split and the file"});
   }
   const auto dataset = std::make_shared<const IndexedDataset>(options.prefix);
-  InspectReport report;
+  DatasetReport report;
   report.prefix = dataset->prefix();
   report.meta = load_dataset_meta(*dataset);
   report.token_type = dataset->token_type();
@@ -51,7 +52,8 @@ InspectReport inspect_data(const InspectOptions& options) {
   report.tokens = dataset->num_tokens();
   report.bin_bytes = dataset->bin_bytes();
   report.idx_bytes = dataset->idx_bytes();
-  const std::shared_ptr<const Tokenizer> tokenizer = report.meta.tokenizer.empty() ? nullptr : make_tokenizer(report.meta.tokenizer);
+  const std::shared_ptr<const Tokenizer> tokenizer =
+      report.meta.tokenizer.empty() ? nullptr : make_tokenizer(report.meta.tokenizer);
   const DocumentReader reader(dataset, report.meta.eod_id);
   std::vector<std::int64_t> lengths;
   for (std::int64_t i = 0; i < report.sequences; ++i) {
@@ -65,7 +67,7 @@ InspectReport inspect_data(const InspectOptions& options) {
     report.longest = lengths.back();
   }
   for (const Split split : {Split::Train, Split::Valid, Split::Test}) {
-    InspectReport::SplitEntry entry;
+    DatasetReport::SplitEntry entry;
     entry.name = split_name(split);
     entry.documents = split_range(options.split, split, report.sequences);
     if (tokenizer != nullptr) {
@@ -81,8 +83,9 @@ InspectReport inspect_data(const InspectOptions& options) {
   }
   if (!options.dump_split.empty() && report.dumped_to.empty()) {
     parse_split_name(options.dump_split);  // names the legal values
-    throw Error(ErrorCode::DataOptionInvalid, ErrorText{"the text cannot be written", report.prefix, "no tokenizer recorded",
-                                                        "a dump decodes the tokens", "prepare the data with 'deltron data prepare'"});
+    throw Error(ErrorCode::DataOptionInvalid,
+                ErrorText{"the text cannot be written", report.prefix, "no tokenizer recorded", "a dump decodes the tokens",
+                          "prepare the data with 'deltron data prepare'"});
   }
   const std::int64_t end = std::min(options.first_document + options.documents, report.sequences);
   for (std::int64_t i = std::max<std::int64_t>(options.first_document, 0); i < end; ++i) {
@@ -95,33 +98,37 @@ InspectReport inspect_data(const InspectOptions& options) {
   return report;
 }
 
-std::string to_text(const InspectReport& report) {
+std::string to_text(const DatasetReport& report) {
   std::string text;
   text += "data set    " + report.prefix + "\n";
   text += std::string("tokens      ") + thousands(report.tokens) + " " + token_type_name(report.token_type) + ", ids " +
           std::to_string(report.meta.token_range.smallest) + " to " + std::to_string(report.meta.token_range.largest) + "\n";
   text += "documents   " + thousands(report.documents) + " in " + thousands(report.sequences) + " sequences; lengths " +
           thousands(report.shortest) + " to " + thousands(report.longest) + ", median " + thousands(report.median) + "\n";
-  text += "tokenizer   " + (report.meta.tokenizer.empty() ? "unknown" : report.meta.tokenizer + ", vocabulary " + thousands(report.meta.vocab_size)) + "\n";
+  text +=
+      "tokenizer   " +
+      (report.meta.tokenizer.empty() ? "unknown" : report.meta.tokenizer + ", vocabulary " + thousands(report.meta.vocab_size)) +
+      "\n";
   if (report.meta.eod_id >= 0) {
-    text += "end         " + thousands(report.ending_with_eod) + " documents end with id " + std::to_string(report.meta.eod_id) + "\n";
+    text +=
+        "end         " + thousands(report.ending_with_eod) + " documents end with id " + std::to_string(report.meta.eod_id) + "\n";
   }
   text += "files       .bin " + human_bytes(static_cast<std::uint64_t>(report.bin_bytes)) + ", .idx " +
           human_bytes(static_cast<std::uint64_t>(report.idx_bytes)) + (report.verified ? ", hash verified" : "") + "\n";
-  for (const InspectReport::SplitEntry& entry : report.splits) {
+  for (const DatasetReport::SplitEntry& entry : report.splits) {
     text += "split       " + entry.name + ": documents " + std::to_string(entry.documents.begin) + " to " +
             std::to_string(entry.documents.end) + ", " + thousands(entry.text.tokens) + " tokens";
     if (!report.meta.tokenizer.empty()) text += ", " + thousands(entry.text.characters) + " characters";
     text += "\n";
   }
   if (!report.dumped_to.empty()) text += "text        written to " + report.dumped_to + "\n";
-  for (const InspectReport::Preview& preview : report.previews) {
+  for (const DatasetReport::Preview& preview : report.previews) {
     text += "document " + std::to_string(preview.document) + " (" + thousands(preview.tokens) + " tokens): " + preview.text + "\n";
   }
   return text;
 }
 
-std::string to_json(const InspectReport& report) {
+std::string to_json(const DatasetReport& report) {
   nlohmann::ordered_json value;
   value["prefix"] = report.prefix;
   value["dtype"] = token_type_name(report.token_type);
@@ -143,7 +150,7 @@ std::string to_json(const InspectReport& report) {
   value["bin_hash"] = report.meta.bin_hash;
   value["verified"] = report.verified;
   value["splits"] = nlohmann::ordered_json::array();
-  for (const InspectReport::SplitEntry& entry : report.splits) {
+  for (const DatasetReport::SplitEntry& entry : report.splits) {
     nlohmann::ordered_json split;
     split["name"] = entry.name;
     split["first_document"] = entry.documents.begin;
@@ -155,7 +162,7 @@ std::string to_json(const InspectReport& report) {
   }
   value["dumped_to"] = report.dumped_to;
   value["previews"] = nlohmann::ordered_json::array();
-  for (const InspectReport::Preview& preview : report.previews) {
+  for (const DatasetReport::Preview& preview : report.previews) {
     value["previews"].push_back({{"document", preview.document}, {"tokens", preview.tokens}, {"text", preview.text}});
   }
   return value.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);

@@ -10,18 +10,18 @@
 
 namespace deltron {
 
-struct InspectOptions {
+struct DatasetInspectOptions {
   std::string prefix;
   std::string split = "99,1,0";
-  std::string dump_split;       // train | valid | test; empty: no dump
-  std::string dump_path;        // file that receives the split's text
-  std::int64_t documents = 1;   // how many documents to show ...
+  std::string dump_split;      // train | valid | test; empty: no dump
+  std::string dump_path;       // file that receives the split's text
+  std::int64_t documents = 1;  // how many documents to show ...
   std::int64_t first_document = 0;
   std::int64_t characters = 200;  // ... and how much of each
-  bool verify = false;          // hash the .bin against the side file
+  bool verify = false;            // hash the .bin against the side file
 };
 
-struct InspectReport {
+struct DatasetReport {
   struct SplitEntry {
     std::string name;
     DocumentRange documents;
@@ -49,8 +49,8 @@ struct InspectReport {
 };
 
 // Throws DataFileInvalid where `verify` finds another hash.
-InspectReport inspect_data(const InspectOptions& options);
-std::string to_text(const InspectReport& report);
-std::string to_json(const InspectReport& report);
+DatasetReport inspect_data(const DatasetInspectOptions& options);
+std::string to_text(const DatasetReport& report);
+std::string to_json(const DatasetReport& report);
 
 }  // namespace deltron

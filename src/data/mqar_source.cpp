@@ -15,7 +15,8 @@ namespace deltron {
 namespace {
 
 [[noreturn]] void invalid(const std::string& what, const std::string& values, const std::string& rule) {
-  throw Error(ErrorCode::DataOptionInvalid, ErrorText{what, "mqar", values, rule, "the small setting is mqar:vocab_size=64,pairs=4 at seq_length 32"});
+  throw Error(ErrorCode::DataOptionInvalid,
+              ErrorText{what, "mqar", values, rule, "the small setting is mqar:vocab_size=64,pairs=4 at seq_length 32"});
 }
 
 // The first `count` entries of a random permutation of first .. first+total-1.
@@ -72,7 +73,8 @@ MqarSource::MqarSource(const MqarOptions& options) : options_(options) {
   const MqarOptions& o = options_;
   if (o.pairs < 1) invalid("too few pairs", std::to_string(o.pairs), "at least 1");
   if (4 * o.pairs > o.seq_length) {
-    invalid("the sequence is too short", std::to_string(o.pairs) + " pairs in " + std::to_string(o.seq_length) + " tokens", "4 * pairs <= seq_length");
+    invalid("the sequence is too short", std::to_string(o.pairs) + " pairs in " + std::to_string(o.seq_length) + " tokens",
+            "4 * pairs <= seq_length");
   }
   if (o.vocab_size > std::numeric_limits<std::int32_t>::max() || o.vocab_size / 2 - 1 < o.pairs) {
     invalid("the vocabulary does not fit", "vocab_size " + std::to_string(o.vocab_size) + ", " + std::to_string(o.pairs) + " pairs",
@@ -117,7 +119,8 @@ void MqarSource::read(std::int64_t sample, Sample& out) const {
   }
   if (!o.random_fillers) return;
   for (std::size_t i = context; i < length; ++i) {
-    if (out.labels[i] == kIgnoreLabel) out.tokens[i] = static_cast<std::int32_t>(random.below(static_cast<std::uint64_t>(o.vocab_size)));
+    if (out.labels[i] == kIgnoreLabel)
+      out.tokens[i] = static_cast<std::int32_t>(random.below(static_cast<std::uint64_t>(o.vocab_size)));
   }
 }
 

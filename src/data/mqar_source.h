@@ -13,10 +13,10 @@ struct MqarOptions {
   std::int64_t vocab_size = 64;  // keys 1 .. vocab/2-1, values vocab/2 .. vocab-1, filler 0
   std::int64_t seq_length = 32;  // at least 4 * pairs
   std::int64_t pairs = 4;
-  double power = 0.01;           // queries come at even slots, drawn without replacement with weight x^(power-1)
-  bool random_fillers = false;   // true: fillers are random tokens instead of 0
+  double power = 0.01;          // queries come at even slots, drawn without replacement with weight x^(power-1)
+  bool random_fillers = false;  // true: fillers are random tokens instead of 0
   std::uint64_t seed = 1234;
-  bool validation = false;       // another stream of numbers: never the training samples
+  bool validation = false;  // another stream of numbers: never the training samples
 };
 
 // "mqar" or "mqar:vocab_size=64,pairs=4,random_fillers=1,power=0.01", as it stands in data.data_path.

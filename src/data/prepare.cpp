@@ -39,10 +39,12 @@ std::string joined(const std::vector<std::string>& items) {
 PrepareReport prepare_data(const PrepareOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   if (options.inputs.empty()) {
-    throw Error(ErrorCode::DataOptionInvalid, ErrorText{"no input file", "data prepare", "", "at least one", "name a text or JSONL file"});
+    throw Error(ErrorCode::DataOptionInvalid,
+                ErrorText{"no input file", "data prepare", "", "at least one", "name a text or JSONL file"});
   }
   if (options.output.empty()) {
-    throw Error(ErrorCode::DataOptionInvalid, ErrorText{"no output prefix", "data prepare", "", "", "name one, for example data/corpus"});
+    throw Error(ErrorCode::DataOptionInvalid,
+                ErrorText{"no output prefix", "data prepare", "", "", "name one, for example data/corpus"});
   }
   const std::string separator = unescape_separator(options.document_separator);
   const auto tokenizer = make_tokenizer(options.tokenizer);
@@ -59,8 +61,9 @@ PrepareReport prepare_data(const PrepareOptions& options) {
       if (invalid >= 0) {
         const std::string where = path + ":" + std::to_string(line);
         if (tokenizer->requires_utf8()) {
-          throw Error(ErrorCode::TextInvalid, ErrorText{"document is not valid UTF-8", where, "at byte " + std::to_string(invalid) + " of the document",
-                                                        "tokenizer '" + tokenizer->name() + "' reads UTF-8", "convert the file to UTF-8"});
+          throw Error(ErrorCode::TextInvalid,
+                      ErrorText{"document is not valid UTF-8", where, "at byte " + std::to_string(invalid) + " of the document",
+                                "tokenizer '" + tokenizer->name() + "' reads UTF-8", "convert the file to UTF-8"});
         }
         if (report.invalid_utf8_documents++ == 0) report.first_invalid_utf8 = where;
       }

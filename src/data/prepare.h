@@ -12,8 +12,8 @@ namespace deltron {
 
 struct PrepareOptions {
   std::vector<std::string> inputs;
-  std::string output;                       // prefix
-  std::string format = "auto";              // text | jsonl | auto (.jsonl and .ndjson are JSONL, the rest text)
+  std::string output;                         // prefix
+  std::string format = "auto";                // text | jsonl | auto (.jsonl and .ndjson are JSONL, the rest text)
   std::string document_separator = "\\n\\n";  // text; with escapes; empty: one document a file
   std::string json_key = "text";
   std::string tokenizer = "byte";

@@ -11,16 +11,20 @@ namespace deltron {
 namespace {
 
 [[noreturn]] void invalid(const std::string& text, const std::string& rule) {
-  throw Error(ErrorCode::DataOptionInvalid, ErrorText{"data.split is invalid", "", "\"" + text + "\"", rule, "write for example \"90,10,0\""});
+  throw Error(ErrorCode::DataOptionInvalid,
+              ErrorText{"data.split is invalid", "", "\"" + text + "\"", rule, "write for example \"90,10,0\""});
 }
 
 }  // namespace
 
 const char* split_name(Split split) {
   switch (split) {
-    case Split::Train: return "train";
-    case Split::Valid: return "valid";
-    case Split::Test: return "test";
+    case Split::Train:
+      return "train";
+    case Split::Valid:
+      return "valid";
+    case Split::Test:
+      return "test";
   }
   return "?";
 }
@@ -29,7 +33,8 @@ Split parse_split_name(const std::string& name) {
   if (name == "train") return Split::Train;
   if (name == "valid") return Split::Valid;
   if (name == "test") return Split::Test;
-  throw Error(ErrorCode::DataOptionInvalid, ErrorText{"unknown split", "", "'" + name + "'", "train, valid or test", "choose one of these"});
+  throw Error(ErrorCode::DataOptionInvalid,
+              ErrorText{"unknown split", "", "'" + name + "'", "train, valid or test", "choose one of these"});
 }
 
 std::array<double, 3> parse_split(const std::string& text) {

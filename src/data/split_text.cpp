@@ -33,7 +33,8 @@ SplitText count_split_text(const IndexedDataset& dataset, const DocumentRange& r
   return walk(dataset, range, tokenizer, {});
 }
 
-SplitText dump_split_text(const IndexedDataset& dataset, const DocumentRange& range, const Tokenizer& tokenizer, const std::string& path) {
+SplitText dump_split_text(const IndexedDataset& dataset, const DocumentRange& range, const Tokenizer& tokenizer,
+                          const std::string& path) {
   const std::string temporary = path + ".tmp." + std::to_string(getpid());
   try {
     FileWriter writer(temporary);

@@ -1,5 +1,6 @@
 // The text of a split: counted (the divisor of bits per character) and written to a file (what compressors are given).
-// Both are the decoded documents one after the other, without end-of-document tokens: the same characters that a model is charged for.
+// Both are the decoded documents one after the other, without end-of-document tokens: the same characters that a model is charged
+// for.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,7 @@ struct SplitText {
 
 SplitText count_split_text(const IndexedDataset& dataset, const DocumentRange& range, const Tokenizer& tokenizer);
 // Writes the text to `path` (temporary file, rename) and counts it.
-SplitText dump_split_text(const IndexedDataset& dataset, const DocumentRange& range, const Tokenizer& tokenizer, const std::string& path);
+SplitText dump_split_text(const IndexedDataset& dataset, const DocumentRange& range, const Tokenizer& tokenizer,
+                          const std::string& path);
 
 }  // namespace deltron

@@ -67,12 +67,24 @@ std::string unescape_separator(const std::string& text) {
     }
     if (++i == text.size()) bad_separator(text, "a backslash is followed by n, r, t, f, 0, xHH or a backslash");
     switch (text[i]) {
-      case 'n': result.push_back('\n'); break;
-      case 'r': result.push_back('\r'); break;
-      case 't': result.push_back('\t'); break;
-      case 'f': result.push_back('\f'); break;
-      case '0': result.push_back('\0'); break;
-      case '\\': result.push_back('\\'); break;
+      case 'n':
+        result.push_back('\n');
+        break;
+      case 'r':
+        result.push_back('\r');
+        break;
+      case 't':
+        result.push_back('\t');
+        break;
+      case 'f':
+        result.push_back('\f');
+        break;
+      case '0':
+        result.push_back('\0');
+        break;
+      case '\\':
+        result.push_back('\\');
+        break;
       case 'x': {
         const int high = i + 1 < text.size() ? hex_digit(text[i + 1]) : -1;
         const int low = i + 2 < text.size() ? hex_digit(text[i + 2]) : -1;
@@ -81,13 +93,15 @@ std::string unescape_separator(const std::string& text) {
         i += 2;
         break;
       }
-      default: bad_separator(text, "a backslash is followed by n, r, t, f, 0, xHH or a backslash");
+      default:
+        bad_separator(text, "a backslash is followed by n, r, t, f, 0, xHH or a backslash");
     }
   }
   return result;
 }
 
-void read_text_documents(const std::string& path, const std::string& separator, TextStats& stats, const DocumentCallback& callback) {
+void read_text_documents(const std::string& path, const std::string& separator, TextStats& stats,
+                         const DocumentCallback& callback) {
   const MappedFile file(path);
   std::string_view text = view_of(file, stats);
   std::string converted;
@@ -159,7 +173,8 @@ void read_jsonl_documents(const std::string& path, const std::string& key, TextS
     if (found == object.end()) {
       std::vector<std::string> keys;
       for (const auto& item : object.items()) keys.push_back(item.key());
-      bad_line(path, line, start, "no key '" + key + "'" + did_you_mean(key, keys), keys_of(object), "name the key with --json-key");
+      bad_line(path, line, start, "no key '" + key + "'" + did_you_mean(key, keys), keys_of(object),
+               "name the key with --json-key");
     }
     if (!found->is_string()) {
       const std::size_t place = row.find("\"" + key + "\"");

@@ -10,10 +10,10 @@ namespace deltron {
 
 struct TextStats {
   std::int64_t documents = 0;
-  std::int64_t empty_documents = 0;  // skipped
-  std::int64_t blank_lines = 0;      // JSONL: skipped
-  std::int64_t crlf_lines = 0;       // text: "\r\n" became "\n"
-  std::int64_t byte_order_marks = 0; // dropped at the start of a file
+  std::int64_t empty_documents = 0;   // skipped
+  std::int64_t blank_lines = 0;       // JSONL: skipped
+  std::int64_t crlf_lines = 0;        // text: "\r\n" became "\n"
+  std::int64_t byte_order_marks = 0;  // dropped at the start of a file
 };
 
 // `line`: where the document starts, from 1.

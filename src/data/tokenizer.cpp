@@ -27,8 +27,9 @@ class ByteTokenizer : public Tokenizer {
     for (const std::int32_t token : tokens) {
       if (token == kByteEod) continue;
       if (token < 0 || token > kByteEod) {
-        throw Error(ErrorCode::TokenOutOfVocabulary, ErrorText{"token cannot be decoded", "tokenizer 'byte'", "id " + std::to_string(token),
-                                                               "0 <= id < 257", "use the tokenizer the data was made with"});
+        throw Error(ErrorCode::TokenOutOfVocabulary,
+                    ErrorText{"token cannot be decoded", "tokenizer 'byte'", "id " + std::to_string(token), "0 <= id < 257",
+                              "use the tokenizer the data was made with"});
       }
       text.push_back(static_cast<char>(token));
     }
@@ -40,8 +41,9 @@ class ByteTokenizer : public Tokenizer {
 
 std::shared_ptr<const Tokenizer> make_tokenizer(const std::string& name) {
   if (name == "byte") return std::make_shared<const ByteTokenizer>();
-  throw Error(ErrorCode::DataOptionInvalid, ErrorText{"unknown tokenizer", "data.tokenizer", "'" + name + "'" + did_you_mean(name, {"byte"}),
-                                                      "known: byte", "set data.tokenizer: byte"});
+  throw Error(ErrorCode::DataOptionInvalid,
+              ErrorText{"unknown tokenizer", "data.tokenizer", "'" + name + "'" + did_you_mean(name, {"byte"}), "known: byte",
+                        "set data.tokenizer: byte"});
 }
 
 }  // namespace deltron

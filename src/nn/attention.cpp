@@ -21,7 +21,7 @@ SelfAttention::SelfAttention(const LayerSetup& setup, std::uint64_t seed)
   const std::int64_t h = config.hidden_size, q = heads_ * dim_, kv = groups_ * dim_;
   const std::string attention = setup.prefix + "self_attention.";
   if (setup.input_norm) input_norm_ = setup.declare_norm("input_layernorm.weight");
-  std::vector<Section> sections = {{"query", q}};
+  std::vector<ParameterSection> sections = {{"query", q}};
   if (gated_) sections.push_back({"gate", q});
   sections.push_back({"key", kv});
   sections.push_back({"value", kv});

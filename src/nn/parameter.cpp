@@ -35,7 +35,7 @@ Tensor LogicalTensor::value() const { return slice(parameter->value); }
 ParameterPtr ParameterStore::declare(ParameterSpec spec) {
   for (const ParameterPtr& other : parameters_) DELTRON_CHECK(other->spec.name != spec.name, "parameter '", spec.name, "' declared twice");
   std::int64_t rows = 0;
-  for (const Section& section : spec.sections) rows += section.rows;
+  for (const ParameterSection& section : spec.sections) rows += section.rows;
   DELTRON_CHECK(spec.sections.empty() || rows == spec.shape[0], "sections of '", spec.name, "' cover ", rows, " of ", spec.shape[0], " rows");
   auto parameter = std::make_shared<Parameter>();
   parameter->spec = std::move(spec);
@@ -91,7 +91,7 @@ std::vector<LogicalTensor> ParameterStore::logical() const {
       continue;
     }
     std::int64_t row = 0;
-    for (const Section& section : spec.sections) {
+    for (const ParameterSection& section : spec.sections) {
       Shape shape = spec.shape;
       shape[0] = section.rows;
       tensors.push_back({spec.name.substr(0, spec.name.find('#')) + "." + section.name, parameter, row, shape});

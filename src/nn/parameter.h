@@ -20,7 +20,7 @@ enum class InitKind {
 
 // A row range of a physical parameter with a name of its own: full name = parameter name + "." + section name. Parameters that
 // together make one logical matrix carry a "#part" suffix, which logical names drop.
-struct Section {
+struct ParameterSection {
   std::string name;
   std::int64_t rows = 0;
 };
@@ -34,7 +34,7 @@ struct ParameterSpec {
   std::string name;
   Shape shape;
   DType dtype = DType::F32;
-  std::vector<Section> sections = {};  // empty: the parameter is one logical tensor
+  std::vector<ParameterSection> sections = {};  // empty: the parameter is one logical tensor
   InitKind init = InitKind::Normal;
   double init_scale = 0.02;
   bool weight_decay = true;            // false for 1-D parameters, A_log, dt_bias

@@ -50,12 +50,6 @@ void store_double(void* data, DType dtype, std::int64_t index, double value) {
 
 }  // namespace
 
-std::string shape_text(const Shape& shape) {
-  std::string text = "[";
-  for (std::size_t dim = 0; dim < shape.size(); ++dim) text += (dim > 0 ? "," : "") + std::to_string(shape[dim]);
-  return text + "]";
-}
-
 std::int64_t shape_count(const Shape& shape) {
   std::int64_t count = 1;
   for (std::int64_t extent : shape) count *= extent;

@@ -9,6 +9,7 @@
 
 #include "src/base/check.h"
 #include "src/base/dtype.h"
+#include "src/base/human.h"
 #include "src/tensor/storage.h"
 
 namespace deltron {
@@ -16,7 +17,6 @@ namespace deltron {
 class Context;
 
 using Shape = std::vector<std::int64_t>;
-std::string shape_text(const Shape& shape);
 std::int64_t shape_count(const Shape& shape);
 
 struct TensorExtension {

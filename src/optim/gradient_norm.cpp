@@ -1,0 +1,96 @@
+// See gradient_norm.h.
+#include "src/optim/gradient_norm.h"
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/reduce.h"
+#include "src/tensor/launch.h"
+
+namespace deltron {
+
+GradientNorm::GradientNorm(Context& ctx, std::vector<Tensor> gradients) : gradients_(std::move(gradients)) {
+  std::int64_t blocks = 0;
+  for (const Tensor& gradient : gradients_) {
+    DELTRON_CHECK(gradient.is_contiguous(), "gradient '", gradient.name(), "'");
+    first_block_.push_back(blocks);
+    blocks += (gradient.count() + kernels::kNormBlock - 1) / kernels::kNormBlock;
+  }
+  first_block_.push_back(blocks);
+  const auto tag = MemoryTag::Workspace;
+  partials_ = Tensor::zeros(ctx, {blocks}, DType::F64, "norm partials", tag);
+  bad_ = Tensor::zeros(ctx, {blocks}, DType::I64, "non-finite counts", tag);
+  squared_ = Tensor::zeros(ctx, {1}, DType::F64, "squared norm", tag);
+  scale_ = Tensor::zeros(ctx, {1}, DType::F64, "clip scale", tag);
+  norm_ = Tensor::zeros(ctx, {1}, DType::F64, "grad norm", tag);
+  flag_ = Tensor::zeros(ctx, {1}, DType::I32, "non-finite flag", tag);
+}
+
+void GradientNorm::compute(Context& ctx, double clip) {
+  for (std::size_t i = 0; i < gradients_.size(); ++i) {
+    kernels::SquaredNormArgs args;
+    args.count = gradients_[i].count();
+    args.x = gradients_[i].data();
+    args.dtype = gradients_[i].dtype();
+    if (!ctx.is_meta()) {
+      args.partials = partials_.data_as<double>() + first_block_[i];
+      args.nonfinite = bad_.data_as<std::int64_t>() + first_block_[i];
+    }
+    DELTRON_LAUNCH(ctx, squared_norm, args);
+  }
+  kernels::OrderedSumArgs sum{partials_.count(), partials_.data_as<const double>(), squared_.data_as<double>()};
+  DELTRON_LAUNCH(ctx, ordered_sum, sum);
+  kernels::ClipScaleArgs clip_args;
+  clip_args.squared_norm = squared_.data_as<const double>();
+  clip_args.clip = clip;
+  clip_args.scale = scale_.data_as<double>();
+  clip_args.norm = norm_.data_as<double>();
+  clip_args.nonfinite_flag = flag_.data_as<std::int32_t>();
+  DELTRON_LAUNCH(ctx, clip_scale, clip_args);
+}
+
+double GradientNorm::norm(Context& ctx) const {
+  if (ctx.is_meta()) return 0;
+  double value = 0;
+  copy_to_host(ctx, norm_, &value);
+  return value;
+}
+
+bool GradientNorm::nonfinite(Context& ctx) const {
+  if (ctx.is_meta()) return false;
+  std::int32_t value = 0;
+  copy_to_host(ctx, flag_, &value);
+  return value != 0;
+}
+
+void GradientNorm::clear_flag(Context& ctx) {
+  const std::int32_t zero = 0;
+  copy_from_host(ctx, flag_, &zero);
+}
+
+GradientNorm::Culprit GradientNorm::find_nonfinite(Context& ctx) const {
+  Culprit culprit;
+  if (ctx.is_meta()) return culprit;
+  std::vector<std::int64_t> bad(static_cast<std::size_t>(bad_.count()));
+  copy_to_host(ctx, bad_, bad.data());
+  for (std::size_t i = 0; i < gradients_.size(); ++i) {
+    std::int64_t total = 0;
+    for (std::int64_t block = first_block_[i]; block < first_block_[i + 1]; ++block) total += bad[static_cast<std::size_t>(block)];
+    if (total > 0) return {static_cast<std::int64_t>(i), total, gradients_[i].count()};
+  }
+  return culprit;
+}
+
+std::vector<double> GradientNorm::norms(Context& ctx) const {
+  std::vector<double> partials(static_cast<std::size_t>(partials_.count()));
+  if (!ctx.is_meta()) copy_to_host(ctx, partials_, partials.data());
+  std::vector<double> norms;
+  for (std::size_t i = 0; i < gradients_.size(); ++i) {
+    double total = 0;
+    for (std::int64_t block = first_block_[i]; block < first_block_[i + 1]; ++block) total += partials[static_cast<std::size_t>(block)];
+    norms.push_back(std::sqrt(total));
+  }
+  return norms;
+}
+
+}  // namespace deltron

@@ -1,0 +1,41 @@
+// Global gradient norm and clipping. The norm is an ordered sum of fp64 partials over fixed logical blocks (kernels/reduce.h), so it does
+// not depend on how parameters are grouped or sharded. The factor stays on the device; a non-finite norm raises a sticky flag there.
+#pragma once
+
+#include <vector>
+
+#include "src/tensor/tensor.h"
+
+namespace deltron {
+
+class GradientNorm {
+ public:
+  // `gradients`: contiguous, in a fixed order.
+  GradientNorm(Context& ctx, std::vector<Tensor> gradients);
+
+  // Launches norm, clipping factor and flag. clip 0: no clipping.
+  void compute(Context& ctx, double clip);
+
+  const double* scale() const { return scale_.data_as<const double>(); }            // device
+  const std::int32_t* nonfinite_flag() const { return flag_.data_as<const std::int32_t>(); }  // device; sticky
+  // Host values of the last compute().
+  double norm(Context& ctx) const;
+  bool nonfinite(Context& ctx) const;
+  void clear_flag(Context& ctx);
+  // Index of the first gradient with a NaN or Inf, its element count and how many are bad; -1 if none.
+  struct Culprit {
+    std::int64_t index = -1;
+    std::int64_t bad = 0;
+    std::int64_t count = 0;
+  };
+  Culprit find_nonfinite(Context& ctx) const;
+  // sqrt of the sum of squares of each gradient, in order.
+  std::vector<double> norms(Context& ctx) const;
+
+ private:
+  std::vector<Tensor> gradients_;
+  std::vector<std::int64_t> first_block_;
+  Tensor partials_, bad_, squared_, scale_, norm_, flag_;
+};
+
+}  // namespace deltron

@@ -1,0 +1,53 @@
+// AdamW and SGD over a list of parameters: fp32 master weights and moments (fp64 where the weights are), decoupled decay by group.
+// Works on tensors alone, so that models, golden files and later shards of a distributed optimizer use the same code.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "src/config/run_config.h"
+#include "src/optim/gradient_norm.h"
+
+namespace deltron {
+
+struct OptimizedParameter {
+  std::string name;
+  Tensor weight;           // model weight, any float type
+  Tensor gradient;         // main gradient: compute type, contiguous
+  bool weight_decay = true;
+};
+
+struct OptimizerStateTensors {
+  Tensor master;      // the weight itself where it already has the compute type
+  Tensor exp_avg;     // undefined for SGD
+  Tensor exp_avg_sq;
+};
+
+class Optimizer {
+ public:
+  Optimizer(Context& ctx, const OptimizerConfig& config, std::vector<OptimizedParameter> parameters);
+
+  // One update from the main gradients: norm, clipping, update. With a non-finite norm nothing changes and nonfinite() tells.
+  void step(Context& ctx, double lr);
+  double gradient_norm(Context& ctx) const { return norm_.norm(ctx); }
+  bool nonfinite(Context& ctx) const { return norm_.nonfinite(ctx); }
+  const GradientNorm& norm() const { return norm_; }
+
+  std::int64_t updates() const { return updates_; }
+  void set_updates(std::int64_t updates) { updates_ = updates; }
+  const std::vector<OptimizedParameter>& parameters() const { return parameters_; }
+  const std::vector<OptimizerStateTensors>& state() const { return state_; }
+  // After weights were loaded: masters follow the weights (or the other way round).
+  void masters_from_weights(Context& ctx);
+  void weights_from_masters(Context& ctx);
+
+ private:
+  OptimizerConfig config_;
+  std::vector<OptimizedParameter> parameters_;
+  std::vector<OptimizerStateTensors> state_;
+  GradientNorm norm_;
+  std::int64_t updates_ = 0;
+};
+
+}  // namespace deltron

@@ -1,0 +1,93 @@
+// See evaluate.h.
+#include "src/train/evaluate.h"
+
+#include <chrono>
+#include <cmath>
+
+#include "src/base/human.h"
+#include "src/base/signals.h"
+
+namespace deltron {
+namespace {
+
+void evaluate_batch(Session& session, const HostBatch& batch, const EvaluateOptions& options, EvaluationResult& result) {
+  Context& ctx = *session.ctx;
+  GradModeGuard no_graph(ctx, false);
+  const DeviceBatch device = upload(ctx, batch);
+  const ForwardMode mode{.training = false, .without_linear_mixers = options.without_linear_mixers};
+  const Tensor logits = session.model->logits(ctx, device.ids, device.layout, mode);
+  const std::vector<double> losses = to_doubles(ctx, token_losses(ctx, logits, device.labels));
+  const std::int64_t vocab = logits.size(1);
+  std::vector<double> scores;
+  if (logits.dtype() != DType::F32) scores = to_doubles(ctx, logits);
+  const float* direct = logits.dtype() == DType::F32 ? logits.data_as<const float>() : nullptr;
+  for (std::size_t t = 0; t < batch.labels.size(); ++t) {
+    if (batch.labels[t] == kIgnoreLabel) continue;
+    result.nats += losses[t];
+    result.predictions++;
+    const auto row = static_cast<std::int64_t>(t) * vocab;
+    const auto score = [&](std::int64_t id) { return direct != nullptr ? static_cast<double>(direct[row + id]) : scores[static_cast<std::size_t>(row + id)]; };
+    std::int64_t best = 0;
+    for (std::int64_t id = 1; id < vocab; ++id) {
+      if (score(id) > score(best)) best = id;
+    }
+    if (best == batch.labels[t]) result.correct++;
+  }
+}
+
+}  // namespace
+
+double EvaluationResult::perplexity() const { return std::exp(loss()); }
+double EvaluationResult::bits_per_character() const {
+  return characters > 0 ? nats / std::log(2.0) / static_cast<double>(characters) : 0;
+}
+double EvaluationResult::bits_per_byte() const { return bytes > 0 ? nats / std::log(2.0) / static_cast<double>(bytes) : 0; }
+
+std::vector<EvaluationResult> evaluate(Session& session, const EvaluateOptions& options) {
+  const DataOptions data = data_options(session.config, options.seq_length);
+  const std::int64_t max_tokens = std::max(data.seq_length, session.config.training.micro_batch_size * session.config.training.seq_length);
+  std::vector<EvaluationResult> results;
+  const auto start = std::chrono::steady_clock::now();
+  const auto finish = [&](EvaluationResult& result) {
+    result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    results.push_back(result);
+  };
+  if (session.config.data.synthetic != SyntheticTask::None) {
+    EvaluationResult result;
+    result.name = "synthetic";
+    const std::int64_t batch_size = std::max<std::int64_t>(1, max_tokens / data.seq_length);
+    const BatchLoader loader(make_sample_source(data, options.split, options.samples), batch_size);
+    for (std::int64_t sample = 0; sample < options.samples; sample += batch_size) {
+      poll_stop("evaluation");
+      evaluate_batch(session, loader.batch(sample), options, result);
+    }
+    finish(result);
+    return results;
+  }
+  for (const NamedEvaluation& evaluation : make_evaluation_sources(data, options.split, max_tokens)) {
+    EvaluationResult result;
+    result.name = evaluation.name;
+    const std::int64_t all = evaluation.source->num_batches();
+    const std::int64_t batches = options.max_batches > 0 ? std::min(all, options.max_batches) : all;
+    for (std::int64_t i = 0; i < batches; ++i) {
+      poll_stop("evaluation");
+      evaluate_batch(session, evaluation.source->batch(i), options, result);
+    }
+    if (batches == all) {  // a part of the split has no character count of its own
+      result.characters = evaluation.text.characters;
+      result.bytes = evaluation.text.bytes;
+    }
+    finish(result);
+  }
+  return results;
+}
+
+std::string to_text(const EvaluationResult& result) {
+  std::string text = result.name + ": loss " + fixed(result.loss(), 4) + " nats per token, perplexity " + fixed(result.perplexity(), 3) +
+                     ", top-1 accuracy " + fixed(100 * result.accuracy(), 2) + " %";
+  if (result.characters > 0) text += ", " + fixed(result.bits_per_character(), 4) + " bits per character";
+  if (result.bytes > 0 && result.bytes != result.characters) text += ", " + fixed(result.bits_per_byte(), 4) + " bits per byte";
+  return text + " (" + thousands(result.predictions) + " predictions, " + human_seconds(result.seconds) + ")";
+}
+
+}  // namespace deltron

@@ -1,0 +1,96 @@
+// See plan.h.
+#include "src/train/plan.h"
+
+#include <nlohmann/json.hpp>
+
+#include "src/base/human.h"
+#include "src/model/flops.h"
+#include "src/train/step.h"
+
+namespace deltron {
+
+HostBatch planned_batch(const RunConfig& config) {
+  HostBatch batch;
+  const std::int64_t length = config.training.seq_length;
+  Sample sample;
+  sample.tokens.assign(static_cast<std::size_t>(length), 0);
+  sample.labels.assign(static_cast<std::size_t>(length), 0);
+  sample.segment_ends = {length};
+  for (std::int64_t i = 0; i < config.training.micro_batch_size; ++i) append_sample(batch, i, sample);
+  return batch;
+}
+
+Plan make_plan(const RunConfig& config) {
+  Plan plan;
+  plan.config = config;
+  Session session = make_session(config, true, DeviceKind::Meta);
+  for (const LogicalTensor& logical : session.model->parameters().logical()) {
+    plan.parameters.push_back({logical.name, logical.shape, shape_count(logical.shape)});
+  }
+  plan.parameter_count = session.model->parameters().count();
+  const std::int64_t micro_batches = config.training.global_batch_size / config.training.micro_batch_size;
+  const HostBatch batch = planned_batch(config);
+  {  // what a forward pass leaves for its backward, by layer and region
+    const DeviceBatch device = upload(*session.ctx, batch);
+    const Tensor loss = session.model->loss(*session.ctx, device.ids, device.labels, device.layout, {.training = true}, 1.0);
+    plan.activations = session.ctx->memory()->activations_by_scope();
+  }
+  session.ctx->memory()->reset_peak();
+  // Micro-batches reuse each other's memory: one more than the first tells all.
+  const std::vector<HostBatch> batches(static_cast<std::size_t>(std::min<std::int64_t>(micro_batches, 2)), batch);
+  train_step(session, batches, 1e-3);
+  plan.memory = session.ctx->memory()->stats();
+  plan.saved_for_backward = plan.memory.peak_saved;
+  plan.tokens_per_step = config.training.global_batch_size * config.training.seq_length;
+  plan.flops_per_token = training_flops_per_token(config.model).total() +
+                         attention_core_flops(config.model, {config.training.seq_length}) / static_cast<double>(config.training.seq_length);
+  return plan;
+}
+
+std::string to_text(const Plan& plan) {
+  const auto bytes = [](std::int64_t value) { return human_bytes(static_cast<std::uint64_t>(value)); };
+  std::string text;
+  const TransformerConfig& model = plan.config.model;
+  text += "model       " + std::to_string(model.num_layers) + " layers (" + std::to_string(linear_layer_count(model)) + " GDN, " +
+          std::to_string(softmax_layer_count(model)) + " softmax attention), hidden " + std::to_string(model.hidden_size) + ", vocabulary " +
+          std::to_string(model.vocab_size) + "\n";
+  text += "parameters  " + thousands(plan.parameter_count) + " (" + human_count(static_cast<double>(plan.parameter_count)) + ")\n";
+  text += "step        " + thousands(plan.tokens_per_step) + " tokens, " +
+          human_count(plan.flops_per_token * static_cast<double>(plan.tokens_per_step)) + " FLOPs (" + human_count(plan.flops_per_token) +
+          " a token, forward and backward)\n";
+  text += "memory      " + bytes(plan.memory.peak) + " at its peak (" + device_name(plan.config.training.device) + ", one rank):\n";
+  for (int tag = 0; tag < kMemoryTags; ++tag) {
+    const std::int64_t value = plan.memory.by_tag_at_peak[static_cast<std::size_t>(tag)];
+    if (value > 0) {
+      std::string name = memory_tag_name(static_cast<MemoryTag>(tag));
+      name.resize(18, ' ');
+      text += "  " + name + bytes(value) + "\n";
+    }
+  }
+  text += "saved for backward  " + bytes(plan.saved_for_backward) + ", by layer and region:\n";
+  for (const ScopeBytes& row : plan.activations) {
+    std::string name = (row.layer >= 0 ? "layer " + std::to_string(row.layer) + " " : std::string()) + row.region;
+    name.resize(std::max<std::size_t>(name.size() + 2, 28), ' ');
+    text += "  " + name + bytes(row.bytes) + "\n";
+  }
+  return text;
+}
+
+std::string to_json(const Plan& plan) {
+  nlohmann::ordered_json json;
+  json["parameters"] = plan.parameter_count;
+  json["tokens_per_step"] = plan.tokens_per_step;
+  json["flops_per_token"] = plan.flops_per_token;
+  json["peak_bytes"] = plan.memory.peak;
+  json["saved_for_backward_bytes"] = plan.saved_for_backward;
+  for (int tag = 0; tag < kMemoryTags; ++tag) {
+    json["peak_by_tag"][memory_tag_name(static_cast<MemoryTag>(tag))] = plan.memory.by_tag_at_peak[static_cast<std::size_t>(tag)];
+  }
+  for (const ScopeBytes& row : plan.activations) {
+    json["activations"].push_back({{"layer", row.layer}, {"region", row.region}, {"bytes", row.bytes}});
+  }
+  for (const PlanTensor& tensor : plan.parameters) json["tensors"].push_back({{"name", tensor.name}, {"shape", tensor.shape}});
+  return json.dump(2);
+}
+
+}  // namespace deltron

@@ -1,0 +1,38 @@
+// What a configuration costs, before it runs: parameters, memory by tag, FLOPs. The real model and the real step run on the meta
+// device, where storages are counted and nothing is allocated, so that the plan cannot drift from the code.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "src/train/session.h"
+
+namespace deltron {
+
+struct PlanTensor {
+  std::string name;
+  Shape shape;
+  std::int64_t count = 0;
+};
+
+struct Plan {
+  RunConfig config;
+  std::vector<PlanTensor> parameters;   // logical tensors
+  std::int64_t parameter_count = 0;
+  MemoryStats memory;                   // after one step: peak and its table by tag
+  std::int64_t saved_for_backward = 0;  // at its peak
+  double flops_per_token = 0;           // forward and backward, at the training length
+  std::int64_t tokens_per_step = 0;
+  std::vector<ScopeBytes> activations;  // by layer and region, at the end of a micro-batch's forward
+};
+
+// Documents of a planned micro-batch fill the sequence length (no shorter ones: the case that needs most).
+Plan make_plan(const RunConfig& config);
+std::string to_text(const Plan& plan);
+std::string to_json(const Plan& plan);
+
+// The planned micro-batch.
+HostBatch planned_batch(const RunConfig& config);
+
+}  // namespace deltron

@@ -1,0 +1,72 @@
+// See session.h.
+#include "src/train/session.h"
+
+namespace deltron {
+
+ContextOptions context_options(const RunConfig& config) {
+  ContextOptions options;
+  options.device = config.training.device;
+  options.threads = static_cast<int>(config.training.threads);
+  options.seed = static_cast<std::uint64_t>(config.training.seed);
+  return options;
+}
+
+DType model_dtype(const RunConfig& config) { return config.training.bf16 ? DType::BF16 : DType::F32; }
+
+bool has_data(const RunConfig& config) { return !config.data.data_path.empty() || config.data.synthetic != SyntheticTask::None; }
+
+DataOptions data_options(const RunConfig& config, std::int64_t seq_length) {
+  if (!has_data(config)) {
+    throw Error(ErrorCode::DataOptionInvalid, ErrorText{"no data", "data", "data_path is empty and synthetic is none",
+                                                        "one of them names what to train on", "set data.data_path or data.synthetic"});
+  }
+  DataOptions options;
+  options.data_path = config.data.data_path;
+  options.split = config.data.split;
+  options.tokenizer = config.data.tokenizer == TokenizerKind::Byte ? "byte" : "";
+  options.packing = config.data.packing == Packing::Windows ? "windows" : "documents";
+  options.vocab_size = config.model.vocab_size;
+  options.seq_length = seq_length > 0 ? seq_length : config.training.seq_length;
+  options.seed = static_cast<std::uint64_t>(config.training.seed);
+  options.cache_folder = config.data.path_to_cache;
+  if (config.data.synthetic == SyntheticTask::Mqar) {
+    options.data_path = {"mqar:vocab_size=" + std::to_string(config.data.mqar_vocab_size) + ",pairs=" + std::to_string(config.data.mqar_num_pairs)};
+    options.seed = static_cast<std::uint64_t>(config.data.mqar_seed);
+    options.tokenizer = "";
+  }
+  return options;
+}
+
+Session make_session(const RunConfig& config, bool trainable, DeviceKind device) {
+  Session session;
+  session.config = config;
+  ContextOptions options = context_options(config);
+  options.planned_device = options.device == DeviceKind::Meta ? DeviceKind::Cpu : options.device;
+  options.device = device;
+  session.ctx = std::make_unique<Context>(options);
+  const auto seed = static_cast<std::uint64_t>(config.training.seed);
+  session.model = std::make_unique<HybridLanguageModel>(*session.ctx, config.model, model_dtype(config), trainable, seed);
+  session.model->parameters().initialise(*session.ctx, seed);
+  if (!trainable) return session;
+  std::vector<OptimizedParameter> parameters;
+  for (const ParameterPtr& parameter : session.model->parameters().all()) {
+    parameters.push_back({parameter->spec.name, parameter->value.detached(), parameter->main_gradient, parameter->spec.weight_decay});
+  }
+  session.optimizer = std::make_unique<Optimizer>(*session.ctx, config.optimizer, std::move(parameters));
+  session.optimizer->masters_from_weights(*session.ctx);
+  return session;
+}
+
+DeviceBatch upload(Context& ctx, const HostBatch& batch) {
+  DeviceBatch device;
+  const std::int64_t tokens = batch.num_tokens();
+  device.ids = Tensor::empty(ctx, {tokens}, DType::I32, "ids", MemoryTag::Data);
+  device.labels = Tensor::empty(ctx, {tokens}, DType::I32, "labels", MemoryTag::Data);
+  copy_from_host(ctx, device.ids, batch.tokens.data());
+  copy_from_host(ctx, device.labels, batch.labels.data());
+  device.layout =
+      std::make_shared<const SequenceLayout>(ctx, batch.cu_seqlens, tokens, batch.positions, batch.token_sample, batch.token_offset);
+  return device;
+}
+
+}  // namespace deltron

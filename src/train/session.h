@@ -1,0 +1,40 @@
+// What a command needs of a configuration: the context, the model, the optimizer, and the way from data options to batches.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/config/run_config.h"
+#include "src/data/batch.h"
+#include "src/data/data_source.h"
+#include "src/model/hybrid_language_model.h"
+#include "src/optim/optimizer.h"
+
+namespace deltron {
+
+ContextOptions context_options(const RunConfig& config);
+DType model_dtype(const RunConfig& config);
+// Data options of a training or validation source; `seq_length` 0: the training length.
+DataOptions data_options(const RunConfig& config, std::int64_t seq_length = 0);
+bool has_data(const RunConfig& config);
+
+// Model and optimizer on one context.
+struct Session {
+  RunConfig config;
+  std::unique_ptr<Context> ctx;
+  std::unique_ptr<HybridLanguageModel> model;
+  std::unique_ptr<Optimizer> optimizer;  // null if not trainable
+};
+// Allocates and initialises. `device` Meta: nothing is allocated, everything is counted.
+Session make_session(const RunConfig& config, bool trainable, DeviceKind device);
+
+// A micro-batch on the device.
+struct DeviceBatch {
+  Tensor ids;     // I32 [T]
+  Tensor labels;  // I32 [T]
+  LayoutPtr layout;
+};
+DeviceBatch upload(Context& ctx, const HostBatch& batch);
+
+}  // namespace deltron

@@ -1,0 +1,137 @@
+// See state_io.h.
+#include "src/train/state_io.h"
+
+#include "kernels/isa.h"
+#include "src/config/schema.h"
+
+namespace deltron {
+namespace {
+
+struct NamedTensor {
+  std::string name;
+  Tensor tensor;  // view on the device
+};
+
+// Weights in their own type, or masters in fp32 where the model is kept in a narrower type: the master is the truth.
+std::vector<NamedTensor> model_tensors(const Session& session) {
+  std::vector<NamedTensor> tensors;
+  const std::vector<ParameterPtr>& parameters = session.model->parameters().all();
+  for (const LogicalTensor& logical : session.model->parameters().logical()) {
+    Tensor whole = logical.parameter->value;
+    if (session.optimizer) {
+      for (std::size_t i = 0; i < parameters.size(); ++i) {
+        if (parameters[i] == logical.parameter) whole = session.optimizer->state()[i].master;
+      }
+    }
+    tensors.push_back({logical.name, logical.slice(whole)});
+  }
+  return tensors;
+}
+
+std::vector<NamedTensor> optimizer_tensors(const Session& session) {
+  std::vector<NamedTensor> tensors;
+  const std::vector<ParameterPtr>& parameters = session.model->parameters().all();
+  for (const LogicalTensor& logical : session.model->parameters().logical()) {
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if (parameters[i] != logical.parameter) continue;
+      const OptimizerStateTensors& state = session.optimizer->state()[i];
+      if (state.exp_avg.defined()) tensors.push_back({"exp_avg." + logical.name, logical.slice(state.exp_avg)});
+      if (state.exp_avg_sq.defined()) tensors.push_back({"exp_avg_sq." + logical.name, logical.slice(state.exp_avg_sq)});
+    }
+  }
+  return tensors;
+}
+
+TensorGroup to_group(Context& ctx, const std::string& name, const std::vector<NamedTensor>& tensors, std::vector<HostArray>& keep) {
+  TensorGroup group;
+  group.name = name;
+  for (const NamedTensor& named : tensors) {
+    HostArray array = make_array(named.name, named.tensor.dtype(), named.tensor.shape());
+    copy_to_host(ctx, named.tensor, array.bytes.data());
+    keep.push_back(std::move(array));
+    group.tensors.push_back(keep.back().view());
+  }
+  return group;
+}
+
+}  // namespace
+
+nlohmann::json update_fingerprint(const Session& session) {
+  nlohmann::json print;
+  print["threads"] = session.ctx->pool().threads();
+  print["instruction_set"] = kernels::cpu::instruction_set();
+  print["device"] = device_name(session.ctx->device());
+  nlohmann::json keys;
+  for (const Field& field : config_fields()) {
+    const bool matters = field.section == "model" || field.section == "optimizer" || field.section == "data" || field.name() == "training.bf16" ||
+                         field.name() == "training.micro_batch_size" || field.name() == "training.global_batch_size" ||
+                         field.name() == "training.seq_length" || field.name() == "training.seed" ||
+                         (field.name() == "training.train_iters" && session.config.optimizer.lr_decay_iters == 0);
+    if (matters && field.name() != "data.path_to_cache") keys[field.name()] = value_text(field, field.get(session.config));
+  }
+  print["keys"] = keys;
+  return print;
+}
+
+SaveReport save_run(Session& session, const TrainProgress& progress, const std::string& run, WriteObserver* observer) {
+  Context& ctx = *session.ctx;
+  std::vector<HostArray> keep;
+  const std::vector<NamedTensor> model = model_tensors(session), optimizer = optimizer_tensors(session);
+  keep.reserve(model.size() + optimizer.size());
+  CheckpointContent content;
+  content.step = progress.step;
+  content.groups.push_back(to_group(ctx, "model", model, keep));
+  if (!optimizer.empty()) content.groups.push_back(to_group(ctx, "optimizer", optimizer, keep));
+  content.state["step"] = progress.step;
+  content.state["consumed_samples"] = progress.consumed_samples;
+  content.state["optimizer_updates"] = session.optimizer->updates();
+  content.state["fingerprint"] = update_fingerprint(session);
+  SaveOptions options;
+  options.retention.keep_last = session.config.checkpoint.keep_last;
+  options.retention.keep_every = session.config.checkpoint.keep_every;
+  options.observer = observer;
+  return save_checkpoint(run, content, options);
+}
+
+LoadedRun load_run(Session& session, const CheckpointReader& reader, bool weights_only) {
+  Context& ctx = *session.ctx;
+  std::vector<NamedTensor> wanted = model_tensors(session);
+  if (!weights_only && session.optimizer) {
+    const std::vector<NamedTensor> more = optimizer_tensors(session);
+    wanted.insert(wanted.end(), more.begin(), more.end());
+  }
+  std::vector<std::string> names;
+  for (const NamedTensor& named : wanted) names.push_back(named.name);
+  reader.require_names(names, weights_only || !session.optimizer);
+  for (const NamedTensor& named : wanted) {
+    const HostView view = reader.view(named.name, named.tensor.shape());
+    const HostArray array = converted(view, named.tensor.dtype());
+    copy_from_host(ctx, named.tensor, array.bytes.data());
+  }
+  if (session.optimizer) session.optimizer->weights_from_masters(ctx);
+  LoadedRun loaded;
+  if (weights_only || !session.optimizer) return loaded;
+  const nlohmann::json& state = reader.state();
+  try {
+    loaded.progress.step = state.at("step").get<std::int64_t>();
+    loaded.progress.consumed_samples = state.at("consumed_samples").get<std::int64_t>();
+    session.optimizer->set_updates(state.at("optimizer_updates").get<std::int64_t>());
+    const nlohmann::json before = state.at("fingerprint"), now = update_fingerprint(session);
+    for (const char* key : {"threads", "instruction_set", "device"}) {
+      if (before.at(key) != now.at(key)) {
+        loaded.differences.push_back(std::string(key) + ": " + before.at(key).dump() + " then, " + now.at(key).dump() + " now");
+      }
+    }
+    for (const auto& [key, value] : now.at("keys").items()) {
+      const std::string then = before.at("keys").contains(key) ? before.at("keys").at(key).get<std::string>() : "(default)";
+      if (then != value.get<std::string>()) loaded.differences.push_back(key + ": " + then + " then, " + value.get<std::string>() + " now");
+    }
+  } catch (const nlohmann::json::exception& fault) {
+    throw Error(ErrorCode::CheckpointInvalid, ErrorText{"the trainer's state cannot be read", reader.path(), fault.what(),
+                                                        "state holds step, consumed_samples, optimizer_updates and fingerprint",
+                                                        "resume from another step, or use --weights-only"});
+  }
+  return loaded;
+}
+
+}  // namespace deltron

@@ -1,0 +1,52 @@
+// See step.h.
+#include "src/train/step.h"
+
+#include <cmath>
+
+#include "src/autograd/engine.h"
+#include "src/model/flops.h"
+
+namespace deltron {
+
+StepResult forward_backward(Session& session, const std::vector<HostBatch>& micro_batches) {
+  Context& ctx = *session.ctx;
+  StepResult result;
+  for (const HostBatch& batch : micro_batches) {
+    result.tokens += batch.num_tokens();
+    result.valid_tokens += batch.valid_tokens();
+    std::vector<std::int64_t> lengths;
+    for (std::size_t n = 0; n + 1 < batch.cu_seqlens.size(); ++n) lengths.push_back(batch.cu_seqlens[n + 1] - batch.cu_seqlens[n]);
+    result.attention_flops += attention_core_flops(session.config.model, lengths);
+  }
+  // A batch without a single valid token is legal: its loss and gradients are zero.
+  const double scale = result.valid_tokens > 0 ? 1.0 / static_cast<double>(result.valid_tokens) : 0.0;
+  const ForwardMode mode{.training = true, .without_linear_mixers = false};
+  for (const HostBatch& batch : micro_batches) {
+    const DeviceBatch device = upload(ctx, batch);
+    const Tensor loss = session.model->loss(ctx, device.ids, device.labels, device.layout, mode, scale);
+    const Tensor seed = make_tensor(ctx, {1}, DType::F64, {1.0}, "loss seed");
+    backward(ctx, {loss}, {seed});
+    if (!ctx.is_meta()) result.loss += to_doubles(ctx, loss)[0];
+  }
+  return result;
+}
+
+StepResult train_step(Session& session, const std::vector<HostBatch>& micro_batches, double lr) {
+  Context& ctx = *session.ctx;
+  session.model->parameters().zero_main_gradients(ctx);
+  StepResult result = forward_backward(session, micro_batches);
+  session.optimizer->step(ctx, lr);
+  result.gradient_norm = session.optimizer->gradient_norm(ctx);
+  result.nonfinite = session.optimizer->nonfinite(ctx) || !std::isfinite(result.loss);
+  return result;
+}
+
+std::vector<std::string> untouched_parameters(const HybridLanguageModel& model) {
+  std::vector<std::string> names;
+  for (const ParameterPtr& parameter : model.parameters().all()) {
+    if (leaf_of(parameter->value)->accumulations == 0) names.push_back(parameter->spec.name);
+  }
+  return names;
+}
+
+}  // namespace deltron

@@ -1,0 +1,284 @@
+// See trainer.h.
+#include "src/train/trainer.h"
+
+#include <chrono>
+#include <cmath>
+#include <deque>
+#include <optional>
+
+#include "kernels/isa.h"
+#include "src/base/human.h"
+#include "src/base/log.h"
+#include "src/base/signals.h"
+#include "src/base/terminal.h"
+#include "src/checkpoint/catalog.h"
+#include "src/checkpoint/resume.h"
+#include "src/model/flops.h"
+#include "src/optim/schedule.h"
+#include "src/train/metrics.h"
+#include "src/train/reporter.h"
+#include "src/train/run_folder.h"
+
+namespace deltron {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+std::vector<HostBatch> global_batch(const BatchLoader& loader, const RunConfig& config, std::int64_t first_sample) {
+  std::vector<HostBatch> batches;
+  const std::int64_t micro = config.training.micro_batch_size;
+  for (std::int64_t i = 0; i < config.training.global_batch_size / micro; ++i) batches.push_back(loader.batch(first_sample + i * micro));
+  return batches;
+}
+
+// One run of the loop, with everything that lives as long as it.
+class Loop {
+ public:
+  Loop(RunConfig config, const TrainOptions& options) : config_(std::move(config)), options_(options), run_(config_.checkpoint.save) {}
+
+  TrainOutcome run() {
+    start_up();
+    try {
+      steps();
+    } catch (const StopRequested& stop) {
+      outcome_.stopped = true;
+      outcome_.reason = stop.what();
+    }
+    if (!run_.empty() && saved_step_ != progress_.step) save();
+    write_end();
+    outcome_.progress = progress_;
+    outcome_.memory = session_.ctx->memory()->stats();
+    return outcome_;
+  }
+
+ private:
+  void start_up() {
+    const bool continues = !run_.empty() && is_run_folder(run_);
+    if (continues) fix_iterations_from(read_run_config(run_));
+    if (options_.minutes > 0 && !continues) measure_iterations();
+    std::optional<CheckpointSummary> resumed = find_checkpoint(continues);
+    Phase model_phase("model");
+    session_ = make_session(config_, true, config_.training.device);
+    model_phase.done(thousands(session_.model->parameters().count()) + " parameters, " + std::to_string(session_.ctx->pool().threads()) +
+                     " threads, " + kernels::cpu::instruction_set());
+    if (resumed) load(*resumed);
+    Phase data_phase("data");
+    const std::int64_t samples = config_.training.train_iters * config_.training.global_batch_size;
+    loader_.emplace(make_sample_source(data_options(config_), Split::Train, samples), config_.training.micro_batch_size);
+    data_phase.done(loader_->source().describe());
+    Phase ceiling_phase("ceiling");
+    ceiling_ = measure_matmul_ceiling(*session_.ctx);
+    ceiling_phase.done(human_count(ceiling_) + " FLOP/s matrix products, the base of MFU");
+    if (!run_.empty()) {
+      for (const std::string& change : open_run_folder(run_, config_, progress_.step)) log_info("changed since the run began: " + change);
+      record_command(run_, options_.command, session_.ctx->pool().threads());
+      set_log_file(join_path(run_, "log.txt"));
+      metrics_.emplace(join_path(run_, kMetricsFile));
+      metrics_->write({{"event", "start"}, {"step", progress_.step}, {"consumed_samples", progress_.consumed_samples},
+                       {"train_iters", config_.training.train_iters}, {"parameters", session_.model->parameters().count()},
+                       {"threads", session_.ctx->pool().threads()}, {"instruction_set", kernels::cpu::instruction_set()},
+                       {"seed", config_.training.seed}});
+    }
+  }
+
+  // A run keeps the number of steps that it began with, unless the user asks for another one.
+  void fix_iterations_from(const RunConfig& before) {
+    if (options_.minutes <= 0) return;
+    config_.training.train_iters = before.training.train_iters;
+    log_info("continuing " + run_ + ": training.train_iters " + std::to_string(config_.training.train_iters) + " was fixed when the run began");
+  }
+
+  void measure_iterations() {
+    Phase phase("speed");
+    const double step = measure_step_seconds(config_);
+    const double budget = options_.minutes * 60;
+    config_.training.train_iters = std::max<std::int64_t>(1, static_cast<std::int64_t>(budget / step));
+    config_.optimizer.lr_warmup_iters = std::min(config_.optimizer.lr_warmup_iters, config_.training.train_iters);
+    phase.done(fixed(1000 * step, 1) + " ms a step: training.train_iters " + std::to_string(config_.training.train_iters) + " for " +
+               shortest(options_.minutes) + " minutes");
+  }
+
+  std::optional<CheckpointSummary> find_checkpoint(bool continues) {
+    if (run_.empty()) return std::nullopt;
+    if (directory_exists(checkpoints_folder(run_))) {
+      for (const std::string& line : clean_stale(run_)) log_info(line);
+    }
+    if (config_.checkpoint.resume == "never" && continues && !list_checkpoints(run_).empty()) {
+      throw Error(ErrorCode::RunFolderTaken, ErrorText{"holds a run already", run_, newest_complete_text(list_checkpoints(run_)),
+                                                       "resume 'never' starts in a folder without checkpoints",
+                                                       "choose another checkpoint.save, or --resume auto"});
+    }
+    const ResumeChoice choice = resolve_resume(run_, config_.checkpoint.resume);
+    for (const std::string& note : choice.notes) log_warning(note);
+    return choice.checkpoint;
+  }
+
+  void load(const CheckpointSummary& checkpoint) {
+    Phase phase("resume");
+    const CheckpointReader reader(checkpoint.path, false);  // resolve_resume has verified it
+    const LoadedRun loaded = load_run(session_, reader, options_.weights_only);
+    progress_ = loaded.progress;
+    saved_step_ = options_.weights_only ? -1 : progress_.step;
+    phase.done(options_.weights_only ? "weights of step " + std::to_string(checkpoint.step)
+                                     : "step " + std::to_string(progress_.step) + ", data cursor " + thousands(progress_.consumed_samples) +
+                                           " samples, hashes verified");
+    if (!loaded.differences.empty()) {
+      log_warning("this run cannot repeat the bits of an uninterrupted one:");
+      for (const std::string& difference : loaded.differences) log_warning("  " + difference);
+    }
+  }
+
+  void steps() {
+    const std::int64_t total = config_.training.train_iters;
+    while (progress_.step < total) {
+      poll_stop("training");
+      const auto start = Clock::now();
+      const std::vector<HostBatch> batches = global_batch(*loader_, config_, progress_.consumed_samples);
+      const double lr = learning_rate(config_.optimizer, decay_iters(config_), progress_.step);
+      const StepResult result = train_step(session_, batches, lr);
+      if (result.nonfinite) refuse(result, batches);
+      if (outcome_.losses.empty()) check_wiring();
+      progress_.step++;
+      progress_.consumed_samples += config_.training.global_batch_size;
+      outcome_.losses.push_back(result.loss);
+      outcome_.final_loss = result.loss;
+      report(result, lr, seconds_since(start));
+      const bool last = progress_.step == total;
+      const std::int64_t eval_interval = config_.training.eval_interval;
+      if (eval_interval > 0 && (progress_.step % eval_interval == 0 || last)) run_evaluation();
+      const std::int64_t save_interval = config_.checkpoint.save_interval;
+      if (!run_.empty() && save_interval > 0 && progress_.step % save_interval == 0 && !last) save();
+    }
+  }
+
+  void check_wiring() {
+    const std::vector<std::string> names = untouched_parameters(*session_.model);
+    DELTRON_CHECK(names.empty(), "parameter '", names.empty() ? "" : names.front(), "' received no gradient in the first step");
+  }
+
+  [[noreturn]] void refuse(const StepResult& result, const std::vector<HostBatch>& batches) {
+    const GradientNorm::Culprit culprit = session_.optimizer->norm().find_nonfinite(*session_.ctx);
+    ErrorText text;
+    text.what = std::isfinite(result.loss) ? "a gradient is not finite" : "the loss is not finite";
+    text.where = "step " + std::to_string(progress_.step + 1);
+    if (culprit.index >= 0) {
+      text.where += ", " + session_.optimizer->parameters()[static_cast<std::size_t>(culprit.index)].name;
+      text.values = std::to_string(culprit.bad) + " of " + std::to_string(culprit.count) + " values; ";
+    }
+    text.values += "samples " + std::to_string(batches.front().sample_ids.front()) + " to " + std::to_string(batches.back().sample_ids.back());
+    text.rule = "an update needs finite numbers; weights and data cursor are as before this step";
+    text.fix = "lower optimizer.lr or lengthen optimizer.lr_warmup_iters; look at these samples";
+    if (metrics_) metrics_->write({{"event", "nonfinite"}, {"step", progress_.step + 1}, {"loss", result.loss}, {"grad_norm", result.gradient_norm}});
+    throw Error(ErrorCode::NonFiniteValue, text);
+  }
+
+  void report(const StepResult& result, double lr, double seconds) {
+    tokens_ += result.tokens;
+    recent_.push_back(seconds);
+    if (recent_.size() > 50) recent_.pop_front();
+    double mean = 0;
+    for (double value : recent_) mean += value;
+    mean /= static_cast<double>(recent_.size());
+    StepLine line;
+    line.step = progress_.step;
+    line.total = config_.training.train_iters;
+    line.tokens = progress_.consumed_samples * config_.training.seq_length;
+    line.loss = result.loss;
+    line.gradient_norm = result.gradient_norm;
+    line.lr = lr;
+    line.step_ms = 1000 * mean;
+    line.tokens_per_second = static_cast<double>(result.tokens) / mean;
+    const double flops = training_flops_per_token(config_.model).total() * static_cast<double>(result.tokens) + result.attention_flops;
+    line.mfu = ceiling_ > 0 ? flops / mean / ceiling_ : 0;
+    line.memory = session_.ctx->memory()->stats().peak;
+    line.eta_seconds = mean * static_cast<double>(line.total - line.step);
+    const bool log_now = progress_.step % config_.logging.log_interval == 0 || progress_.step == line.total || outcome_.losses.size() == 1;
+    if (log_now) {
+      log_info(to_text(line));
+      if (metrics_) {
+        metrics_->write({{"event", "train"}, {"step", line.step}, {"samples", progress_.consumed_samples}, {"tokens", line.tokens},
+                         {"loss", line.loss}, {"grad_norm", line.gradient_norm}, {"lr", lr}, {"step_ms", line.step_ms},
+                         {"tok_s", line.tokens_per_second}, {"mfu", line.mfu}, {"mem_bytes", line.memory}});
+      }
+    }
+    if (stderr_style().is_tty) {
+      const double share = static_cast<double>(line.step) / static_cast<double>(line.total);
+      show_progress_line(progress_bar(share, 30) + " " + std::to_string(line.step) + "/" + std::to_string(line.total) + "  loss " +
+                         fixed(line.loss, 3) + "  " + thousands(static_cast<std::int64_t>(line.tokens_per_second)) + " tok/s  ETA " +
+                         human_seconds(line.eta_seconds));
+    }
+  }
+
+  void run_evaluation() {
+    EvaluateOptions options;
+    options.max_batches = config_.training.eval_iters;
+    outcome_.evaluation = evaluate(session_, options);
+    for (const EvaluationResult& result : outcome_.evaluation) {
+      log_info("evaluation at step " + std::to_string(progress_.step) + ": " + to_text(result));
+      if (metrics_) {
+        metrics_->write({{"event", "eval"}, {"step", progress_.step}, {"name", result.name}, {"val_loss", result.loss()},
+                         {"ppl", result.perplexity()}, {"accuracy", result.accuracy()}, {"bits_per_character", result.bits_per_character()},
+                         {"predictions", result.predictions}});
+      }
+    }
+  }
+
+  void save() {
+    log_info("saving step " + std::to_string(progress_.step) + " ...");
+    const SaveReport report = save_run(session_, progress_, run_);
+    saved_step_ = progress_.step;
+    std::string line = "saved step " + std::to_string(progress_.step) + ": " + human_bytes(report.bytes) + " written in " +
+                       fixed(report.write_seconds, 2) + " s, verified in " + fixed(report.verify_seconds, 2) + " s";
+    for (std::int64_t step : report.removed) line += ", removed step " + std::to_string(step);
+    log_info(line);
+    if (metrics_) metrics_->write({{"event", "checkpoint"}, {"step", progress_.step}, {"path", report.path}, {"bytes", report.bytes}});
+  }
+
+  void write_end() {
+    clear_progress_line();
+    if (metrics_) {
+      metrics_->write({{"event", "end"}, {"step", progress_.step}, {"reason", outcome_.stopped ? outcome_.reason : "done"}});
+    }
+  }
+
+  RunConfig config_;
+  const TrainOptions& options_;
+  std::string run_;
+  Session session_;
+  std::optional<BatchLoader> loader_;
+  std::optional<MetricsFile> metrics_;
+  TrainProgress progress_;
+  TrainOutcome outcome_;
+  std::int64_t saved_step_ = -1;
+  std::int64_t tokens_ = 0;
+  double ceiling_ = 0;
+  std::deque<double> recent_;
+};
+
+}  // namespace
+
+TrainOutcome train(RunConfig config, const TrainOptions& options) {
+  Loop loop(std::move(config), options);
+  return loop.run();
+}
+
+double measure_step_seconds(const RunConfig& config) {
+  Session session = make_session(config, true, config.training.device);
+  const std::int64_t batch = config.training.global_batch_size;
+  const BatchLoader loader(make_sample_source(data_options(config), Split::Train, 64 * batch), config.training.micro_batch_size);
+  for (int i = 0; i < 3; ++i) train_step(session, global_batch(loader, config, 0), 0.0);
+  std::vector<double> seconds;
+  const auto begin = Clock::now();
+  for (std::int64_t i = 0; i < 60 && (i < 5 || seconds_since(begin) < 6.0); ++i) {
+    poll_stop("measuring the speed");
+    const auto start = Clock::now();
+    train_step(session, global_batch(loader, config, i * batch), 0.0);
+    seconds.push_back(seconds_since(start));
+  }
+  double total = 0;
+  for (double value : seconds) total += value;
+  return total / static_cast<double>(seconds.size());
+}
+
+}  // namespace deltron

@@ -1,0 +1,37 @@
+// The training loop: data, steps, evaluation, checkpoints, reports, stop requests. What a step is stands in step.h, what is saved in
+// state_io.h.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "src/train/evaluate.h"
+#include "src/train/session.h"
+#include "src/train/state_io.h"
+
+namespace deltron {
+
+struct TrainOptions {
+  std::vector<std::string> command;   // recorded in the run folder
+  double minutes = 0;                 // > 0: measure the speed first and fix training.train_iters from it
+  bool weights_only = false;          // load weights from the resumed checkpoint, start step and optimizer anew
+};
+
+struct TrainOutcome {
+  TrainProgress progress;
+  double final_loss = 0;
+  bool stopped = false;               // by a signal or a limit; saved if there is a run folder
+  std::string reason;
+  std::vector<double> losses;         // of every step of this call
+  std::vector<EvaluationResult> evaluation;  // the last one
+  MemoryStats memory;
+};
+
+// Trains by `config`. Throws Error for faults; a stop request ends with stopped = true after saving.
+TrainOutcome train(RunConfig config, const TrainOptions& options);
+
+// Seconds a step takes here, from a few seconds of real steps on a copy that is thrown away.
+double measure_step_seconds(const RunConfig& config);
+
+}  // namespace deltron

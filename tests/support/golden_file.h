@@ -1,0 +1,64 @@
+// Reads tests/golden/*.safetensors for tests: tensors as doubles, metadata as strings. Shares no code with the checkpoint reader.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace deltron::test {
+
+struct GoldenTensor {
+  std::vector<std::int64_t> shape;
+  std::vector<double> values;
+};
+
+struct GoldenFile {
+  std::map<std::string, GoldenTensor> tensors;
+  std::map<std::string, std::string> metadata;
+
+  // `name` below tests/golden of the source tree.
+  explicit GoldenFile(const std::string& name) {
+    std::ifstream file(std::string(DELTRON_SOURCE_DIR) + "/tests/golden/" + name, std::ios::binary);
+    const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    if (bytes.size() < 8) throw std::runtime_error("golden file is missing: " + name);
+    std::uint64_t header_size = 0;
+    std::memcpy(&header_size, bytes.data(), 8);
+    const nlohmann::json header = nlohmann::json::parse(bytes.substr(8, header_size));
+    const char* data = bytes.data() + 8 + header_size;
+    for (const auto& [key, entry] : header.items()) {
+      if (key == "__metadata__") {
+        metadata = entry.get<std::map<std::string, std::string>>();
+        continue;
+      }
+      GoldenTensor tensor{entry.at("shape").get<std::vector<std::int64_t>>(), {}};
+      const std::string dtype = entry.at("dtype").get<std::string>();
+      const std::size_t begin = entry.at("data_offsets")[0].get<std::size_t>(),
+                        end = entry.at("data_offsets")[1].get<std::size_t>();
+      if (dtype == "F64") tensor.values = read<double>(data + begin, end - begin);
+      if (dtype == "F32") tensor.values = read<float>(data + begin, end - begin);
+      if (dtype == "I64") tensor.values = read<std::int64_t>(data + begin, end - begin);
+      if (tensor.values.empty() && end > begin) throw std::runtime_error("golden tensor " + key + " has dtype " + dtype);
+      tensors.emplace(key, std::move(tensor));
+    }
+  }
+
+  double number(const std::string& key) const { return std::stod(metadata.at(key)); }
+  const std::vector<double>& values(const std::string& key) const { return tensors.at(key).values; }
+
+ private:
+  template <class T>
+  static std::vector<double> read(const char* from, std::size_t size) {
+    std::vector<T> typed(size / sizeof(T));
+    std::memcpy(typed.data(), from, size);
+    return std::vector<double>(typed.begin(), typed.end());
+  }
+};
+
+}  // namespace deltron::test

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <unordered_map>
+#include <utility>
 
 #include "src/tensor/ops.h"
 
@@ -70,6 +71,8 @@ class Run {
     DELTRON_CHECK(requires_grad(root), "backward from '", root.name(), "', which no recorded operation made");
     DELTRON_CHECK(root.shape() == gradient.shape(), "gradient ", shape_text(gradient.shape()), " of '", root.name(), "' ",
                   shape_text(root.shape()));
+    DELTRON_CHECK(root.dtype() == gradient.dtype(), "gradient of '", root.name(), "' is ", dtype_name(gradient.dtype()), ", the tensor ",
+                  dtype_name(root.dtype()));
     const auto* meta = static_cast<const AutogradMeta*>(root.extension().get());
     Edge edge{meta->node, meta->leaf, meta->output};
     if (edge.node) discover(edge.node);
@@ -145,6 +148,8 @@ class Run {
   }
 
   void emplace(const std::shared_ptr<Node>& node) {
+    DELTRON_CHECK(!node->spent(), "backward ran twice over one graph: '", node->name(), "' (layer ", node->scope().layer,
+                  ") has run and released what it had saved");
     NodeState& state = states_[node.get()];
     state.node = node;
     state.contributions.resize(node->outputs().size());
@@ -193,8 +198,10 @@ class Run {
       gradients[output] = summed(list);
       DELTRON_CHECK(gradients[output].shape() == info.shape, "gradient ", shape_text(gradients[output].shape()), " of output ", output, " of '",
                     node->name(), "' ", shape_text(info.shape));
-      for (const GradientHook& hook : info.hooks) hook(gradients[output]);
-      info.hooks.clear();
+      DELTRON_CHECK(gradients[output].dtype() == info.dtype, "gradient of output ", output, " of '", node->name(), "' is ",
+                    dtype_name(gradients[output].dtype()), ", not ", dtype_name(info.dtype));
+      const std::vector<GradientHook> hooks = std::exchange(info.hooks, {});
+      for (const GradientHook& hook : hooks) hook(gradients[output]);
       if (sliced) {
         const Tensor slot = node->slot(whole_of(state), static_cast<int>(output));
         if (!slot.same_view(gradients[output])) convert_heads(gradients[output], slot);
@@ -211,6 +218,7 @@ class Run {
       call.check_complete();
     }
     node->release();
+    node->set_spent();
     for (const Edge& edge : edges) consumer_done(edge);
   }
 

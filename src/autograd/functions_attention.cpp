@@ -41,7 +41,7 @@ class PrepareHeadsNode : public Node {
       dy = dx;
     }
     if (options.norm) {
-      const Tensor input = x.get(), gamma = weight.get();
+      const Tensor input = x.get(), gamma = weight.get(), statistics = rstd.get();
       ParameterGradient dgamma(ctx, call, 1, gamma.shape(), compute_dtype(input.dtype()), gamma.dtype());
       kernels::RmsNormBackwardArgs args;
       args.rows = input.size(0);
@@ -53,7 +53,7 @@ class PrepareHeadsNode : public Node {
       args.weight = gamma.data();
       args.weight_dtype = gamma.dtype();
       args.zero_centered = options.norm_options.zero_centered;
-      args.rstd = rstd.get().data();
+      args.rstd = statistics.data();
       args.dx = mutable_head_view(dx);
       args.dweight = dgamma.data();
       DELTRON_LAUNCH_WITH_WORKSPACE(ctx, rms_norm_backward, args);

@@ -20,15 +20,16 @@ class QkvPrepNode : public Node {
   QkvPrepOptions options;
   void backward(Context& ctx, BackwardCall& call) override {
     const Tensor x = qkv.get(), w = weight.get();
+    const bool ours = call.may_overwrite(0);  // asked before this function holds a view of its own
     Tensor dy = call.output_gradient(0);
     if (options.use_qk_l2norm) {
       // In place where the gradient is ours alone (the usual case: the delta rule wrote its slots), else on a copy.
       Tensor through = dy;
-      if (!call.may_overwrite(0)) {
+      if (!ours) {
         through = Tensor::empty(ctx, dy.shape(), dy.dtype(), "gradient");
         convert(ctx, dy, through);
       }
-      const Tensor y = prepared.get();
+      const Tensor y = prepared.get(), statistics = rstd.get();
       const std::int64_t heads = 2 * options.key_heads;
       kernels::L2NormBackwardArgs args;
       args.rows = y.size(0);
@@ -37,7 +38,7 @@ class QkvPrepNode : public Node {
       args.dtype = y.dtype();
       args.y = {y.data(), 0, y.stride(0), options.key_dim};
       args.dy = {through.data(), 0, through.stride(0), options.key_dim};
-      args.rstd = rstd.get().data();
+      args.rstd = statistics.data();
       args.dx = {through.data(), 0, through.stride(0), options.key_dim};
       DELTRON_LAUNCH(ctx, l2_norm_backward, args);
       dy = through;
@@ -165,7 +166,8 @@ class GatedRmsNormNode : public Node {
   SavedTensor x, z, weight, rstd;
   NormOptions norm;
   void backward(Context& ctx, BackwardCall& call) override {
-    const Tensor gate = z.get(), gamma = weight.get(), input = x.get(), dy = contiguous(ctx, call.output_gradient(0), "gradient");
+    const Tensor gate = z.get(), gamma = weight.get(), input = x.get(), statistics = rstd.get();
+    const Tensor dy = contiguous(ctx, call.output_gradient(0), "gradient");
     const std::int64_t heads = gate.size(1);
     Tensor dx = call.destination(0, input.shape(), input.dtype());
     Tensor dz = call.destination(1, gate.shape(), gate.dtype());
@@ -181,7 +183,7 @@ class GatedRmsNormNode : public Node {
     args.weight = gamma.data();
     args.weight_dtype = gamma.dtype();
     args.zero_centered = norm.zero_centered;
-    args.rstd = rstd.get().data();
+    args.rstd = statistics.data();
     args.dx = mutable_head_view(dx.split_last(heads));
     args.dz = mutable_head_view(dz);
     args.dweight = dgamma.data();

@@ -91,7 +91,7 @@ class SavedTensor {
   SavedTensor& operator=(const SavedTensor&) = delete;
 
   bool defined() const { return tensor_.defined() || packed_.has_value(); }
-  Tensor get() const;
+  Tensor get() const;  // keep it for as long as its memory is read: a hook may have made it for this call alone
   void release();
 
  private:
@@ -138,6 +138,10 @@ class Node {
   // May backward run although output i received no gradient (an optional result nobody used)?
   virtual bool output_is_optional(int output) const;
 
+  // Set once backward has run: a graph is good for one backward.
+  bool spent() const { return spent_; }
+  void set_spent() { spent_ = true; }
+
   const std::string& name() const { return name_; }
   const MemoryScope& scope() const { return scope_; }
   std::uint64_t sequence() const { return sequence_; }
@@ -150,6 +154,7 @@ class Node {
   std::string name_;
   MemoryScope scope_;  // layer and region of the forward call, for messages and for counting its backward's allocations
   std::uint64_t sequence_ = 0;
+  bool spent_ = false;
   std::vector<Edge> inputs_;
   std::vector<std::string> input_names_;
   std::vector<OutputInfo> outputs_;

@@ -78,22 +78,24 @@ void* Allocator::allocate(std::int64_t bytes, MemoryTag tag, const MemoryScope& 
       }
       if (!over_capacity()) data = raw_->allocate(size);
     }
-    if (data == nullptr) {
-      ErrorText text;
-      text.what = "asked " + human_bytes(static_cast<std::uint64_t>(bytes)) + " for '" + memory_tag_name(tag) + "'";
-      text.where = std::string(raw_->name()) + (scope.layer >= 0 ? " layer " + std::to_string(scope.layer) : "") +
-                   (scope.region[0] != '\0' ? std::string(" ") + scope.region : "");
-      text.values = table_locked() + (capacity_ > 0 ? "; capacity " + human_bytes(static_cast<std::uint64_t>(capacity_)) : "");
-      text.rule = "all tensors of a step must fit";
-      text.fix = "lower training.micro_batch_size or training.seq_length; 'deltron plan' shows the table before a run";
-      throw Error(ErrorCode::OutOfMemory, text);
-    }
+    if (data == nullptr) throw_full(bytes, tag, scope);
   } else if (capacity_ > 0 && stats_.current + size > capacity_) {
-    throw Error(ErrorCode::OutOfMemory, ErrorText{"the plan exceeds the given capacity", raw_->name(), table_locked()});
+    throw_full(bytes, tag, scope);
   }
   stats_.allocations++;
   count(size, tag, scope);
   return data;
+}
+
+void Allocator::throw_full(std::int64_t bytes, MemoryTag tag, const MemoryScope& scope) const {
+  ErrorText text;
+  text.what = "asked " + human_bytes(static_cast<std::uint64_t>(bytes)) + " for '" + memory_tag_name(tag) + "'";
+  text.where = std::string(raw_->name()) + (scope.layer >= 0 ? " layer " + std::to_string(scope.layer) : "") +
+               (scope.region[0] != '\0' ? std::string(" ") + scope.region : "");
+  text.values = table_locked() + (capacity_ > 0 ? "; capacity " + human_bytes(static_cast<std::uint64_t>(capacity_)) : "");
+  text.rule = "all tensors of a step must fit";
+  text.fix = "lower training.micro_batch_size or training.seq_length; 'deltron plan' shows the table before a run";
+  throw Error(ErrorCode::OutOfMemory, text);
 }
 
 void Allocator::release(void* data, std::int64_t bytes, MemoryTag tag, const MemoryScope& scope) {

@@ -100,6 +100,7 @@ class Allocator {
   };
   void count(std::int64_t bytes, MemoryTag tag, const MemoryScope& scope);
   std::string table_locked() const;
+  [[noreturn]] void throw_full(std::int64_t bytes, MemoryTag tag, const MemoryScope& scope) const;
 
   std::unique_ptr<RawMemory> raw_;
   std::int64_t capacity_;

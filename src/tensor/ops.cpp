@@ -71,12 +71,14 @@ void matmul(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& c, boo
   args.c_row_stride = c.stride(0);
   args.accumulate = accumulate;
   DELTRON_LAUNCH_WITH_WORKSPACE(ctx, matmul, args);
+  c.storage()->bump_version();
 }
 
 void fill(Context& ctx, const Tensor& tensor, double value) {
   DELTRON_CHECK(tensor.is_contiguous(), "fill of '", tensor.name(), "'");
   kernels::FillArgs args{tensor.count(), tensor.data(), tensor.dtype(), value};
   DELTRON_LAUNCH(ctx, fill, args);
+  tensor.storage()->bump_version();
 }
 
 void convert(Context& ctx, const Tensor& from, const Tensor& to) {
@@ -90,6 +92,7 @@ void convert(Context& ctx, const Tensor& from, const Tensor& to) {
   args.y = mutable_matrix_view(to);
   args.y_dtype = to.dtype();
   DELTRON_LAUNCH(ctx, convert, args);
+  to.storage()->bump_version();
 }
 
 void add(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& y) {
@@ -98,6 +101,7 @@ void add(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& y) {
   DELTRON_CHECK(a.is_contiguous() && b.is_contiguous() && y.is_contiguous(), "sum of '", a.name(), "' and '", b.name(), "'");
   kernels::AddArgs args{a.count(), a.data(), b.data(), y.data(), a.dtype()};
   DELTRON_LAUNCH(ctx, add, args);
+  y.storage()->bump_version();
 }
 
 void accumulate(Context& ctx, const Tensor& x, const Tensor& y, double scale) {
@@ -112,6 +116,7 @@ void accumulate(Context& ctx, const Tensor& x, const Tensor& y, double scale) {
   args.y_dtype = y.dtype();
   args.scale = scale;
   DELTRON_LAUNCH(ctx, accumulate, args);
+  y.storage()->bump_version();
 }
 
 Tensor contiguous(Context& ctx, const Tensor& tensor, const char* name) {

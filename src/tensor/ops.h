@@ -1,5 +1,5 @@
 // Shape-checked operations on tensors, without gradients: products, sums, conversions. Family kernels (norms, attention, the delta
-// rule) are called by the autograd functions that own them.
+// rule) are called by the autograd functions that own them. What is written counts its version up.
 #pragma once
 
 #include "kernels/elementwise.h"

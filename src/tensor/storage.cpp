@@ -24,39 +24,47 @@ Storage::Storage(std::shared_ptr<Allocator> allocator, DeviceKind device, std::i
 }
 
 Storage::~Storage() {
-  if (saved_count_ > 0 && state_ == StorageState::Resident) allocator_->note_unsaved(this);
-  if (state_ == StorageState::Resident || state_ == StorageState::Reloading) allocator_->release(data_, bytes_, tag_, scope_);
+  if (saved_count_ > 0 && holds_memory()) allocator_->note_unsaved(this);
+  if (holds_memory()) allocator_->release(data_, bytes_, tag_, scope_);
+}
+
+void Storage::refuse(const char* wish) const {
+  throw Error(ErrorCode::InternalFault,
+              ErrorText{"storage of '" + name_ + "' is " + storage_state_name(state_) + wish,
+                        "layer " + std::to_string(scope_.layer) + " " + scope_.region, std::to_string(bytes_) + " bytes",
+                        "a storage that recompute or offload has freed must be restored, once, before it is read",
+                        "this is a wrong order of hooks, a fault of ours"});
 }
 
 void* Storage::data() const {
-  if (state_ != StorageState::Resident) {
-    throw Error(ErrorCode::InternalFault,
-                ErrorText{"storage of '" + name_ + "' is " + storage_state_name(state_) + ", not Resident",
-                          "layer " + std::to_string(scope_.layer) + " " + scope_.region, std::to_string(bytes_) + " bytes",
-                          "a storage that recompute or offload has freed must be restored before it is read",
-                          "this is a wrong order of hooks, a fault of ours"});
-  }
+  if (state_ != StorageState::Resident) refuse(", not Resident");
   return data_;
 }
 
 void Storage::discard(StorageState next) {
-  DELTRON_CHECK(state_ == StorageState::Resident, "storage of '", name_, "' is ", storage_state_name(state_), " and cannot be freed");
+  DELTRON_CHECK(next == StorageState::Discarded || next == StorageState::OnHost, "'", name_, "' freed into ", storage_state_name(next));
+  if (state_ != StorageState::Resident) refuse(" and cannot be freed");
   if (saved_count_ > 0) allocator_->note_unsaved(this);
   allocator_->release(std::exchange(data_, nullptr), bytes_, tag_, scope_);
   state_ = next;
 }
 
 void Storage::reallocate(StorageState next) {
-  DELTRON_CHECK(state_ == StorageState::Discarded || state_ == StorageState::OnHost, "storage of '", name_, "' is ",
-                storage_state_name(state_));
+  DELTRON_CHECK(next == StorageState::Resident || next == StorageState::Reloading, "'", name_, "' refilled into ", storage_state_name(next));
+  if (holds_memory()) refuse(" and has its memory");
   data_ = allocator_->allocate(bytes_, tag_, scope_);
   state_ = next;
   if (saved_count_ > 0) allocator_->note_saved(this, {saved_as_, bytes_, tag_, scope_});
 }
 
+void Storage::set_resident() {
+  if (state_ != StorageState::Reloading) refuse(" and is not being reloaded");
+  state_ = StorageState::Resident;
+}
+
 void Storage::adopt(Storage& other) {
-  DELTRON_CHECK(state_ == StorageState::Discarded, "storage of '", name_, "' is ", storage_state_name(state_), " and cannot adopt");
-  DELTRON_CHECK(other.state_ == StorageState::Resident, "storage of '", other.name_, "' is ", storage_state_name(other.state_));
+  if (state_ != StorageState::Discarded) refuse(" and cannot adopt");
+  if (other.state_ != StorageState::Resident) other.refuse(" and cannot be adopted");
   DELTRON_CHECK_EQ(bytes_, other.bytes_, "adopting '", other.name_, "' into '", name_, "'");
   DELTRON_CHECK(allocator_.get() == other.allocator_.get(), "storages of one allocator");
   if (other.saved_count_ > 0) allocator_->note_unsaved(&other);
@@ -71,13 +79,13 @@ void Storage::adopt(Storage& other) {
 void Storage::add_saved(const std::string& as) {
   if (saved_count_++ == 0) {
     saved_as_ = as;
-    if (state_ == StorageState::Resident) allocator_->note_saved(this, {saved_as_, bytes_, tag_, scope_});
+    if (holds_memory()) allocator_->note_saved(this, {saved_as_, bytes_, tag_, scope_});
   }
 }
 
 void Storage::remove_saved() {
   DELTRON_CHECK(saved_count_ > 0, "storage of '", name_, "' is not saved");
-  if (--saved_count_ == 0 && state_ == StorageState::Resident) allocator_->note_unsaved(this);
+  if (--saved_count_ == 0 && holds_memory()) allocator_->note_unsaved(this);
 }
 
 }  // namespace deltron

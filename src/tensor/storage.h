@@ -34,7 +34,7 @@ class Storage {
   void discard(StorageState next = StorageState::Discarded);
   // Allocates anew (content undefined): Discarded/OnHost -> Resident or Reloading.
   void reallocate(StorageState next = StorageState::Resident);
-  void set_resident() { state_ = StorageState::Resident; }
+  void set_resident();  // Reloading -> Resident: the copy has arrived
   // Moves the memory of `other` in, so that every view of this storage is valid again; `other` becomes Discarded. No version bump:
   // the values are those of before.
   void adopt(Storage& other);
@@ -49,6 +49,9 @@ class Storage {
   int saved_count() const { return saved_count_; }
 
  private:
+  bool holds_memory() const { return state_ == StorageState::Resident || state_ == StorageState::Reloading; }
+  [[noreturn]] void refuse(const char* wish) const;
+
   std::shared_ptr<Allocator> allocator_;
   void* data_ = nullptr;
   std::int64_t bytes_;

@@ -138,6 +138,7 @@ bool Tensor::same_view(const Tensor& other) const {
 
 void copy_from_host(Context& ctx, const Tensor& tensor, const void* data) {
   DELTRON_CHECK(tensor.is_contiguous(), "copy into '", tensor.name(), "'");
+  tensor.storage()->bump_version();
   if (ctx.is_meta() || tensor.bytes() == 0) return;
   std::memcpy(tensor.data(), data, static_cast<std::size_t>(tensor.bytes()));
 }
@@ -168,6 +169,7 @@ std::vector<double> to_doubles(Context& ctx, const Tensor& tensor) {
 void from_doubles(Context& ctx, const Tensor& tensor, const std::vector<double>& values) {
   DELTRON_CHECK(tensor.is_contiguous(), "values into '", tensor.name(), "'");
   DELTRON_CHECK_EQ(tensor.count(), static_cast<std::int64_t>(values.size()), "values of '", tensor.name(), "'");
+  tensor.storage()->bump_version();
   if (ctx.is_meta()) return;
   for (std::size_t i = 0; i < values.size(); ++i) store_double(tensor.data(), tensor.dtype(), static_cast<std::int64_t>(i), values[i]);
 }

@@ -44,6 +44,9 @@ struct MutableHeadView {
 struct Documents {
   std::int64_t count = 0;
   const std::int64_t* cu_seqlens = nullptr;  // [count+1], on the kernel's device
+  // The same on the host, for cutting work and asking for workspace; null: cu_seqlens itself is host memory.
+  const std::int64_t* host_cu_seqlens = nullptr;
+  const std::int64_t* host() const { return host_cu_seqlens != nullptr ? host_cu_seqlens : cu_seqlens; }
 };
 
 struct Workspace {

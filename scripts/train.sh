@@ -59,7 +59,7 @@ if [[ -f $data.idx && -f $data.bin && $data.idx -nt $data.txt && $data.bin -nt $
   echo "$data.bin and $data.idx are up to date"
 else
   rm -f "$data.bin" "$data.idx"
-  "$deltron" data prepare --text "$data.txt" --document-separator '\n\n' --tokenizer byte --append-eod --output-prefix "$data"
+  "$deltron" data prepare "$data.txt" --document-separator '\f' --output "$data"
 fi
 
 heading "training for about $minutes minutes into $out"
@@ -75,15 +75,6 @@ model_bits=$(sed -n 's/.*"bits_per_byte"[[:space:]]*:[[:space:]]*\([0-9.eE+-]*\)
 heading 'sample'
 "$deltron" generate "$out" --prompt 'And it came to pass' --max-tokens 300
 
-# bits_of COMPRESSOR [OPTION]: bits per character of the held-out text.
-bits_of() {
-  local bytes
-  bytes=$("$@" -c <data/kjv/heldout.txt | wc -c)
-  awk -v bytes="$bytes" -v characters="$(wc -c <data/kjv/heldout.txt)" 'BEGIN { printf "%.3f", 8 * bytes / characters }'
-}
 heading "held-out text, bits per character (run folder: $out)"
-gzip_bits=$(bits_of gzip -9)
-bzip2_bits=$(bits_of bzip2)
 printf 'model %.3f bits per character\n' "$model_bits"
-printf 'gzip -9 %s bits per character\n' "$gzip_bits"
-printf 'bzip2 %s bits per character\n' "$bzip2_bits"
+scripts/compressors.sh data/kjv/heldout.txt

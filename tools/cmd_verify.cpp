@@ -1,6 +1,6 @@
 // `deltron verify`: golden files against our own operations, layers, optimizer and models.
-#include "src/base/error.h"
 #include "tools/command.h"
+#include "tools/verify/verify.h"
 
 namespace deltron::tools {
 namespace {
@@ -20,7 +20,20 @@ class VerifyCommand : public Command {
     options.choice("--device", device_, {"cpu", "cuda"}, "device to run on [cpu]");
     options.flag("--json", json_, "one JSON object instead of tables");
   }
-  ExitCode run(CommandIo&) override { throw Error(ErrorCode::ConfigNotAvailable, ErrorText{"verify of " + path_ + " is not available in this version"}); }
+  ExitCode run(CommandIo& io) override {
+    VerifyOptions options;
+    options.path = path_;
+    options.dtype = dtype_ == "bf16" ? DType::BF16 : dtype_ == "fp16" ? DType::F16 : DType::F32;
+    options.device = device_ == "cuda" ? DeviceKind::Cuda : DeviceKind::Cpu;
+    const VerifyReport report = verify(options, [&](const FileReport& file) {
+      if (!json_) print_file(io.out, file, io.colour);
+    });
+    if (json_)
+      print_json(io.out, report);
+    else
+      print_summary(io.out, report);
+    return exit_code_of_report(report);
+  }
 
  private:
   std::string path_;

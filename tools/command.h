@@ -24,9 +24,11 @@ class OptionSet {
   virtual void value(const std::string& names, std::int64_t& target, const std::string& placeholder, const std::string& help) = 0;
   virtual void value(const std::string& names, double& target, const std::string& placeholder, const std::string& help) = 0;
   // May be given several times.
-  virtual void values(const std::string& names, std::vector<std::string>& target, const std::string& placeholder, const std::string& help) = 0;
+  virtual void values(const std::string& names, std::vector<std::string>& target, const std::string& placeholder,
+                      const std::string& help) = 0;
   // One of `words`; anything else is a usage error that lists them.
-  virtual void choice(const std::string& names, std::string& target, const std::vector<std::string>& words, const std::string& help) = 0;
+  virtual void choice(const std::string& names, std::string& target, const std::vector<std::string>& words,
+                      const std::string& help) = 0;
   // In the order of their declaration; `rest` takes all that follow. `name` is shown in upper case: FILE.
   virtual void positional(const std::string& name, std::string& target, bool required, const std::string& help) = 0;
   virtual void rest(const std::string& name, std::vector<std::string>& target, bool required, const std::string& help) = 0;

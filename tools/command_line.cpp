@@ -42,7 +42,9 @@ class CliOptions : public OptionSet {
  public:
   explicit CliOptions(CLI::App& app) : app_(app) {}
 
-  void flag(const std::string& names, bool& target, const std::string& help) override { note(names, app_.add_flag(names, target, help)); }
+  void flag(const std::string& names, bool& target, const std::string& help) override {
+    note(names, app_.add_flag(names, target, help));
+  }
   void value(const std::string& names, std::string& target, const std::string& placeholder, const std::string& help) override {
     single(names, target, placeholder, help);
   }
@@ -52,18 +54,22 @@ class CliOptions : public OptionSet {
   void value(const std::string& names, double& target, const std::string& placeholder, const std::string& help) override {
     single(names, target, placeholder, help);
   }
-  void values(const std::string& names, std::vector<std::string>& target, const std::string& placeholder, const std::string& help) override {
+  void values(const std::string& names, std::vector<std::string>& target, const std::string& placeholder,
+              const std::string& help) override {
     CLI::Option* option = app_.add_option(names, target, help)->option_text(placeholder + " ...");
     option->type_size(1)->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     note(names, option);
   }
-  void choice(const std::string& names, std::string& target, const std::vector<std::string>& words, const std::string& help) override {
+  void choice(const std::string& names, std::string& target, const std::vector<std::string>& words,
+              const std::string& help) override {
     single(names, target, joined(words), help);
     choices_.push_back({long_name(names), &target, words});
   }
   void positional(const std::string& name, std::string& target, bool required, const std::string& help) override {
-    if (required) required_.push_back({upper(name), app_.add_option(name, target, help)->option_text("(required)")});
-    else app_.add_option(name, target, help)->option_text("(optional)");
+    if (required)
+      required_.push_back({upper(name), app_.add_option(name, target, help)->option_text("(required)")});
+    else
+      app_.add_option(name, target, help)->option_text("(optional)");
   }
   void rest(const std::string& name, std::vector<std::string>& target, bool required, const std::string& help) override {
     CLI::Option* option = app_.add_option(name, target, help)->option_text("...");

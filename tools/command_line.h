@@ -1,5 +1,5 @@
-// From the words of a command line to a command's exit code: parsing, help, version, did-you-mean, and the one place where exceptions
-// become exit codes.
+// From the words of a command line to a command's exit code: parsing, help, version, did-you-mean, and the one place where
+// exceptions become exit codes.
 #pragma once
 
 #include <iosfwd>

@@ -21,7 +21,8 @@ int exit_code_of(const std::function<ExitCode()>& work) {
     log_warning(std::string("stopped: ") + stop.what());
     code = ExitCode::StoppedAndSaved;
   } catch (const std::bad_alloc&) {
-    log_error(format_error(ErrorCode::OutOfMemory, ErrorText{"the system has no more memory", "host", "", "", "lower training.micro_batch_size"}));
+    log_error(format_error(ErrorCode::OutOfMemory,
+                           ErrorText{"the system has no more memory", "host", "", "", "lower training.micro_batch_size"}));
     code = ExitCode::OutOfMemory;
   } catch (const std::exception& failure) {
     log_error(format_error(ErrorCode::InternalFault, ErrorText{failure.what(), "unexpected failure"}));

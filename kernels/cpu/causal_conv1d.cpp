@@ -18,7 +18,7 @@
 #define DELTRON_KERNELS_CPU_CAUSAL_CONV1D_ONCE
 namespace deltron::kernels::cpu {
 
-inline constexpr std::int64_t kConvBlock = 128;     // tokens
+inline constexpr std::int64_t kConvBlock = 128;  // tokens
 inline constexpr std::int64_t kConvMaxKernel = 16;
 inline constexpr std::int64_t kConvRows = kConvBlock + kConvMaxKernel;
 
@@ -40,7 +40,8 @@ struct ConvReach {
 
 template <class Args>
 void check_conv(const Args& args) {
-  DELTRON_CHECK(args.kernel >= 1 && args.kernel <= kConvMaxKernel, "causal_conv1d takes kernels of 1 to ", kConvMaxKernel, ", not ", args.kernel);
+  DELTRON_CHECK(args.kernel >= 1 && args.kernel <= kConvMaxKernel, "causal_conv1d takes kernels of 1 to ", kConvMaxKernel, ", not ",
+                args.kernel);
   const Documents& documents = args.documents;
   DELTRON_CHECK(args.tokens == 0 || documents.count > 0, "causal_conv1d needs documents");
   DELTRON_CHECK(args.tokens == 0 || (documents.cu_seqlens[0] == 0 && documents.cu_seqlens[documents.count] == args.tokens),
@@ -58,13 +59,15 @@ template <class W, class D, class T = hn::TFromD<D>>
 void load_conv_weights(D d, const W* weight, std::int64_t kernel, std::int64_t channel, std::int64_t channels, T* to) {
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
   for (std::int64_t w = 0; w < kernel; ++w) {
-    for (std::int64_t l = 0; l < lanes; ++l) to[w * lanes + l] = channel + l < channels ? widen(weight[(channel + l) * kernel + w]) : T(0);
+    for (std::int64_t l = 0; l < lanes; ++l)
+      to[w * lanes + l] = channel + l < channels ? widen(weight[(channel + l) * kernel + w]) : T(0);
   }
 }
 
 // The value before SiLU of one token: sum over the taps inside the document, oldest first.
 template <class S, class D, class P, class T = hn::TFromD<D>>
-HWY_INLINE hn::Vec<D> convolve(D d, const S* x, std::int64_t stride, const T* weights, std::int64_t kernel, std::int64_t before, P part) {
+HWY_INLINE hn::Vec<D> convolve(D d, const S* x, std::int64_t stride, const T* weights, std::int64_t kernel, std::int64_t before,
+                               P part) {
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
   auto sum = hn::Zero(d);
   for (std::int64_t back = before; back >= 0; --back) {
@@ -188,7 +191,8 @@ std::int64_t causal_conv1d_backward_workspace_bytes(const CausalConv1dBackwardAr
 
 void causal_conv1d_backward(const CausalConv1dBackwardArgs& args, const StreamHandle& stream) {
   check_conv(args);
-  DELTRON_CHECK_GE(args.workspace.bytes, causal_conv1d_backward_workspace_bytes(args, stream), "workspace of causal_conv1d_backward");
+  DELTRON_CHECK_GE(args.workspace.bytes, causal_conv1d_backward_workspace_bytes(args, stream),
+                   "workspace of causal_conv1d_backward");
   CausalConv1dBackwardArgs checked = args;
   if (args.dweight == nullptr) checked.workspace.data = nullptr;
   HWY_DYNAMIC_DISPATCH(conv_backward_any)(checked, *stream.pool);

@@ -15,21 +15,21 @@ namespace deltron::kernels::cpu::HWY_NAMESPACE {
 template <class T>
 struct BackwardScratch {
   KeyTiles<T> keys;
-  T* decay;      // [64, 64] Gamma
-  T* p;          // [64, 64] s P
-  T* t;          // [64, 64]
-  T* x;          // [64, 64] dO U^T, then dP o Gamma
-  T* n;          // [64, 64] Z U^T, then N
-  T* scaled;     // [64, Kp]
-  T* d_q;        // [64, Kp] sums over the group
-  T* d_k;        // [64, Kp]
-  T* d_o;        // [64, Vp]
-  T* d_u;        // [64, Vp]
-  T* z;          // [64, Vp]
-  T* v_scaled;   // [64, Vp]
-  T* u_t;        // [Vp, 64]
-  T* state_t;    // [Vp, Kp]
-  T* states;     // [group, K, Vp] states on the way forward, their gradients on the way back
+  T* decay;     // [64, 64] Gamma
+  T* p;         // [64, 64] s P
+  T* t;         // [64, 64]
+  T* x;         // [64, 64] dO U^T, then dP o Gamma
+  T* n;         // [64, 64] Z U^T, then N
+  T* scaled;    // [64, Kp]
+  T* d_q;       // [64, Kp] sums over the group
+  T* d_k;       // [64, Kp]
+  T* d_o;       // [64, Vp]
+  T* d_u;       // [64, Vp]
+  T* z;         // [64, Vp]
+  T* v_scaled;  // [64, Vp]
+  T* u_t;       // [Vp, 64]
+  T* state_t;   // [Vp, Kp]
+  T* states;    // [group, K, Vp] states on the way forward, their gradients on the way back
 
   void carve(Carver& carver, const DeltaRuleInputs& in) {
     const std::int64_t kp = in.padded_key(), vp = in.padded_value();
@@ -55,8 +55,8 @@ struct BackwardScratch {
     keys.transpose_keys(in, chunk);
     keys.key_products(in, chunk);
   }
-  // t = the kept T. One that was rounded to bf16 first gets a Newton step T += T (I - (I + M) T): with beta near 2 and parallel keys
-  // its rounding alone would cost dg 3 %. Uses decay, p, x and n as scratch.
+  // t = the kept T. One that was rounded to bf16 first gets a Newton step T += T (I - (I + M) T): with beta near 2 and parallel
+  // keys its rounding alone would cost dg 3 %. Uses decay, p, x and n as scratch.
   void load_inverse(const DeltaRuleInputs& in, const GatedDeltaRuleBackwardArgs& args, const Chunk& chunk, std::int64_t head,
                     const ChunkGates<T>& gates) {
     const HeadView view{args.t_inverse, 0, in.value_heads * kChunk, kChunk};
@@ -75,7 +75,8 @@ struct BackwardScratch {
     multiply<Part::LowerA, false>(p, kChunk, x, kChunk, t, kChunk, tokens, padded, tokens, true);
   }
   static bool refines_inverse(const DeltaRuleInputs& in) { return in.dtype != compute_dtype(in.dtype); }
-  void load_output_gradient(const DeltaRuleInputs& in, const GatedDeltaRuleBackwardArgs& args, const Chunk& chunk, std::int64_t head) {
+  void load_output_gradient(const DeltaRuleInputs& in, const GatedDeltaRuleBackwardArgs& args, const Chunk& chunk,
+                            std::int64_t head) {
     load_tile<T>(in.dtype, args.d_o, in.documents, chunk, head, in.value_dim, d_o, in.padded_value());
   }
   void load_head(const DeltaRuleInputs& in, const GatedDeltaRuleBackwardArgs& args, const Chunk& chunk, std::int64_t head,
@@ -106,8 +107,8 @@ void local_update_gradient(const DeltaRuleInputs& in, std::int64_t tokens, const
 
 // dU += e^(gamma_last - gamma) (K D');  Z = T^T dU.
 template <class T>
-void update_gradient(const DeltaRuleInputs& in, std::int64_t tokens, const ChunkGates<T>& gates, const T* k, const T* t, const T* d_state,
-                     T* d_u, T* z, T* scaled) {
+void update_gradient(const DeltaRuleInputs& in, std::int64_t tokens, const ChunkGates<T>& gates, const T* k, const T* t,
+                     const T* d_state, T* d_u, T* z, T* scaled) {
   const std::int64_t kp = in.padded_key(), vp = in.padded_value();
   scale_rows(k, gates.to_end, scaled, tokens, kp);
   multiply<Part::Full, false>(scaled, kp, d_state, vp, d_u, vp, tokens, vp, in.key_dim, true);
@@ -116,8 +117,8 @@ void update_gradient(const DeltaRuleInputs& in, std::int64_t tokens, const Chunk
 
 // D = e^gamma_last D' + s Q^T (e^gamma dO) - K^T (e^gamma beta Z).
 template <class T>
-void state_gradient(const DeltaRuleInputs& in, std::int64_t tokens, const ChunkGates<T>& gates, const T* q, const T* k, const T* d_o,
-                    const T* z, T* v_scaled, T* d_state) {
+void state_gradient(const DeltaRuleInputs& in, std::int64_t tokens, const ChunkGates<T>& gates, const T* q, const T* k,
+                    const T* d_o, const T* z, T* v_scaled, T* d_state) {
   const std::int64_t kp = in.padded_key(), vp = in.padded_value();
   HWY_ALIGN T factor[kChunk];
   scale_in_place(d_state, gates.whole, in.key_dim * vp);
@@ -133,7 +134,8 @@ void state_gradient(const DeltaRuleInputs& in, std::int64_t tokens, const ChunkG
 // d_beta_i -= sum_j (Z U^T o Gamma o K K^T)_ij;  straddling_t = sum over i >= t > j of (X o Q K^T + N o K K^T)_ij, the part of dg_t
 // that comes from pairs: kept as column sums of the rows from the last one up, so that nothing cancels and row 0 is exactly zero.
 template <class T>
-void pair_gradients(std::int64_t tokens, T scale, const ChunkGates<T>& gates, const BackwardScratch<T>& s, T* d_beta, T* straddling) {
+void pair_gradients(std::int64_t tokens, T scale, const ChunkGates<T>& gates, const BackwardScratch<T>& s, T* d_beta,
+                    T* straddling) {
   const TileTag<T> d;
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const std::int64_t padded = round_up_16(tokens);
@@ -167,7 +169,8 @@ void pair_gradients(std::int64_t tokens, T scale, const ChunkGates<T>& gates, co
       // Column sums over rows >= i; of this row's own columns only j < i straddle token i.
       const auto column = hn::MulAdd(n, kk_valid, hn::MulAdd(x, qk_valid, hn::LoadU(d, columns + j)));
       hn::StoreU(column, d, columns + j);
-      straddling_sum = hn::Add(straddling_sum, j + lanes > i ? hn::IfThenElseZero(hn::FirstN(d, static_cast<std::size_t>(i - j)), column) : column);
+      straddling_sum = hn::Add(straddling_sum,
+                               j + lanes > i ? hn::IfThenElseZero(hn::FirstN(d, static_cast<std::size_t>(i - j)), column) : column);
     }
     for (; j < padded; j += lanes) {
       hn::StoreU(hn::Zero(d), d, s.x + row + j);
@@ -181,8 +184,8 @@ void pair_gradients(std::int64_t tokens, T scale, const ChunkGates<T>& gates, co
 // Everything that needs S, D' and Z of one chunk and value head: dv, gradients of the gates, and this head's share of dq and dk.
 template <class T>
 void head_gradients(const DeltaRuleInputs& in, const GatedDeltaRuleBackwardArgs& args, const Chunk& chunk, std::int64_t head,
-                    const ChunkGates<T>& gates, bool first_of_group, const T* state, const T* d_state, const T* y, const T* u, const T* z,
-                    BackwardScratch<T>& s, double* gate_partial) {
+                    const ChunkGates<T>& gates, bool first_of_group, const T* state, const T* d_state, const T* y, const T* u,
+                    const T* z, BackwardScratch<T>& s, double* gate_partial) {
   const TileTag<T> d;
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const std::int64_t kp = in.padded_key(), vp = in.padded_value(), tokens = chunk.tokens, padded = round_up_16(tokens);

@@ -1,5 +1,6 @@
 // Vector code of one chunk that the delta rules share: rows of strided views in and out of tiles, L2 normalisation and its
-// gradient, scalar gates with their cumulative decay, and the decay matrix. Compiled once a Highway target. Equation numbers: docs/gdn.md.
+// gradient, scalar gates with their cumulative decay, and the decay matrix. Compiled once a Highway target. Equation numbers:
+// docs/gdn.md.
 #if defined(DELTRON_KERNELS_CPU_DELTA_RULE_CHUNK_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTRON_KERNELS_CPU_DELTA_RULE_CHUNK_INL_H
 #undef DELTRON_KERNELS_CPU_DELTA_RULE_CHUNK_INL_H
@@ -41,8 +42,8 @@ void store_rows(const T* from, std::int64_t ld, std::int64_t rows, std::int64_t 
 
 // Rows of a chunk of a view as a tile [tokens, ld], padding columns zero.
 template <class T>
-void load_tile(DType dtype, const HeadView& view, const Documents& documents, const Chunk& chunk, std::int64_t head, std::int64_t columns,
-               T* to, std::int64_t ld) {
+void load_tile(DType dtype, const HeadView& view, const Documents& documents, const Chunk& chunk, std::int64_t head,
+               std::int64_t columns, T* to, std::int64_t ld) {
   const std::int64_t offset = view_offset(view, documents, chunk.document, chunk.begin, head);
   with_storage_of<T>(dtype, "gated_delta_rule", [&](auto storage) {
     using S = decltype(storage);
@@ -209,7 +210,8 @@ void decay_matrix(const ChunkGates<T>& gates, std::int64_t tokens, T* decay) {
   }
 }
 
-// out [tokens, 64] = factor_i decay_ij product_ij on and below the diagonal (strict: below it only), zero above. `factor` null: `scale`.
+// out [tokens, 64] = factor_i decay_ij product_ij on and below the diagonal (strict: below it only), zero above. `factor` null:
+// `scale`.
 template <class T>
 void decayed(const T* decay, const T* product, const T* factor, T scale, bool strict, std::int64_t tokens, T* out) {
   const TileTag<T> d;
@@ -261,10 +263,12 @@ struct KeyTiles {
     transpose(k, in.padded_key(), chunk.tokens, in.key_dim, k_t, kChunk, round_up_16(chunk.tokens));
   }
   void key_products(const DeltaRuleInputs& in, const Chunk& chunk) {
-    multiply<Part::LowerC, false>(k, in.padded_key(), k_t, kChunk, kk, kChunk, chunk.tokens, round_up_16(chunk.tokens), in.key_dim, false);
+    multiply<Part::LowerC, false>(k, in.padded_key(), k_t, kChunk, kk, kChunk, chunk.tokens, round_up_16(chunk.tokens), in.key_dim,
+                                  false);
   }
   void query_products(const DeltaRuleInputs& in, const Chunk& chunk) {
-    multiply<Part::LowerC, false>(q, in.padded_key(), k_t, kChunk, qk, kChunk, chunk.tokens, round_up_16(chunk.tokens), in.key_dim, false);
+    multiply<Part::LowerC, false>(q, in.padded_key(), k_t, kChunk, qk, kChunk, chunk.tokens, round_up_16(chunk.tokens), in.key_dim,
+                                  false);
   }
 };
 
@@ -272,8 +276,8 @@ struct KeyTiles {
 //   Y = V - e^gamma (K S) (v holds V, then Y);  U = T (beta Y);  S' = e^gamma_last S + K^T (e^(gamma_last - gamma) U).
 // erased [64, Kp] and write [64, Vp] are scratch.
 template <class T>
-void chunk_update(const DeltaRuleInputs& in, std::int64_t tokens, const ChunkGates<T>& gates, const T* k, const T* t, const T* state,
-                  T* v, T* u, T* erased, T* write) {
+void chunk_update(const DeltaRuleInputs& in, std::int64_t tokens, const ChunkGates<T>& gates, const T* k, const T* t,
+                  const T* state, T* v, T* u, T* erased, T* write) {
   const std::int64_t kp = in.padded_key(), vp = in.padded_value();
   HWY_ALIGN T factor[kChunk];
   for (std::int64_t i = 0; i < tokens; ++i) factor[i] = -gates.from_start[i];
@@ -283,7 +287,8 @@ void chunk_update(const DeltaRuleInputs& in, std::int64_t tokens, const ChunkGat
   multiply<Part::LowerA, false>(t, kChunk, write, vp, u, vp, tokens, vp, tokens, false);
 }
 template <class T>
-void chunk_state(const DeltaRuleInputs& in, std::int64_t tokens, const ChunkGates<T>& gates, const T* k, const T* u, T* state, T* write) {
+void chunk_state(const DeltaRuleInputs& in, std::int64_t tokens, const ChunkGates<T>& gates, const T* k, const T* u, T* state,
+                 T* write) {
   const std::int64_t kp = in.padded_key(), vp = in.padded_value();
   scale_rows(u, gates.to_end, write, tokens, vp);
   scale_in_place(state, gates.whole, in.key_dim * vp);

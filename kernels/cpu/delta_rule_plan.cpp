@@ -12,7 +12,7 @@ ChunkPlan make_chunk_plan(const DeltaRuleInputs& in, int threads) {
   DELTRON_CHECK(in.key_heads > 0 && in.value_heads > 0 && in.value_heads % in.key_heads == 0, "value heads ", in.value_heads,
                 " must be a multiple of key heads ", in.key_heads);
   DELTRON_CHECK(in.key_dim > 0 && in.value_dim > 0, "head dims ", in.key_dim, " and ", in.value_dim);
-  const std::int64_t* offsets = in.documents.cu_seqlens;
+  const std::int64_t* offsets = in.documents.host();
   const std::int64_t documents = in.documents.count;
   DELTRON_CHECK(documents == 0 || offsets != nullptr, "documents need offsets");
   ChunkPlan plan;

@@ -30,15 +30,16 @@ struct DeltaRuleInputs {
   const void* initial_state;
 
   std::int64_t group() const { return value_heads / key_heads; }
-  std::int64_t padded_key() const { return (key_dim + 15) / 16 * 16; }      // leading dimensions of tiles
+  std::int64_t padded_key() const { return (key_dim + 15) / 16 * 16; }  // leading dimensions of tiles
   std::int64_t padded_value() const { return (value_dim + 15) / 16 * 16; }
 };
 
 template <class Args>
 DeltaRuleInputs delta_rule_inputs(const Args& a) {
-  return DeltaRuleInputs{a.tokens,   a.key_heads,   a.value_heads, a.key_dim,    a.value_dim, a.documents, a.dtype,
-                         a.q,        a.k,           a.v,           a.gate_form,  a.decay,     a.decay_dtype, a.beta,
-                         a.beta_dtype, a.A_log,     a.dt_bias,     a.allow_neg_eigval, a.use_qk_l2norm, a.scale, a.initial_state};
+  return DeltaRuleInputs{
+      a.tokens,     a.key_heads, a.value_heads, a.key_dim,          a.value_dim,     a.documents,   a.dtype,
+      a.q,          a.k,         a.v,           a.gate_form,        a.decay,         a.decay_dtype, a.beta,
+      a.beta_dtype, a.A_log,     a.dt_bias,     a.allow_neg_eigval, a.use_qk_l2norm, a.scale,       a.initial_state};
 }
 
 // A chunk never crosses a document; every document starts its own grid.
@@ -66,8 +67,10 @@ ChunkPlan make_chunk_plan(const DeltaRuleInputs& in, int threads);
 
 // Element offset of token `token` (counted from the start of `document`) and `head` in a view.
 template <class View>
-std::int64_t view_offset(const View& view, const Documents& documents, std::int64_t document, std::int64_t token, std::int64_t head) {
-  const std::int64_t base = view.sequence_stride == 0 ? documents.cu_seqlens[document] * view.token_stride : document * view.sequence_stride;
+std::int64_t view_offset(const View& view, const Documents& documents, std::int64_t document, std::int64_t token,
+                         std::int64_t head) {
+  const std::int64_t base =
+      view.sequence_stride == 0 ? documents.cu_seqlens[document] * view.token_stride : document * view.sequence_stride;
   return base + token * view.token_stride + head * view.head_stride;
 }
 

@@ -71,16 +71,19 @@ class Backward {
     const std::int64_t group = in_.group(), vp = in_.padded_value(), state_size = in_.key_dim * vp, tile = kChunk * vp;
     const std::int64_t first = plan_.document_chunk[document], last = plan_.document_chunk[document + 1];
     const std::int64_t state_index = document * in_.value_heads + key_head * group;
-    for (std::int64_t r = 0; r < group; ++r) load_state<T>(in_.initial_state, state_index + r, in_.key_dim, in_.value_dim, s.states + r * state_size, vp);
+    for (std::int64_t r = 0; r < group; ++r)
+      load_state<T>(in_.initial_state, state_index + r, in_.key_dim, in_.value_dim, s.states + r * state_size, vp);
     for (std::int64_t c = first; c < last; ++c) {
       s.load_keys(in_, plan_.chunks[c], key_head);
       for (std::int64_t r = 0; r < group; ++r) {
         const std::int64_t piece = (c - first) * group + r;
         std::copy_n(s.states + r * state_size, state_size, h.states + piece * state_size);
-        rebuild(plan_.chunks[c], key_head * group + r, s, s.states + r * state_size, h.y + piece * tile, h.u + piece * tile, c + 1 < last);
+        rebuild(plan_.chunks[c], key_head * group + r, s, s.states + r * state_size, h.y + piece * tile, h.u + piece * tile,
+                c + 1 < last);
       }
     }
-    for (std::int64_t r = 0; r < group; ++r) load_state<T>(args_.d_final_state, state_index + r, in_.key_dim, in_.value_dim, s.states + r * state_size, vp);
+    for (std::int64_t r = 0; r < group; ++r)
+      load_state<T>(args_.d_final_state, state_index + r, in_.key_dim, in_.value_dim, s.states + r * state_size, vp);
     for (std::int64_t c = last - 1; c >= first; --c) {
       const Chunk& chunk = plan_.chunks[c];
       s.load_chunk(in_, chunk, key_head);
@@ -99,7 +102,8 @@ class Backward {
       s.store_keys(in_, args_, chunk, key_head);
     }
     if (args_.d_initial_state == nullptr) return;
-    for (std::int64_t r = 0; r < group; ++r) store_state(s.states + r * state_size, vp, in_.key_dim, in_.value_dim, args_.d_initial_state, state_index + r);
+    for (std::int64_t r = 0; r < group; ++r)
+      store_state(s.states + r * state_size, vp, in_.key_dim, in_.value_dim, args_.d_initial_state, state_index + r);
   }
 
   // The same arithmetic in four phases; the first and the third follow the chunks of a document in sequence.

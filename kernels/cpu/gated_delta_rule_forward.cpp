@@ -21,14 +21,14 @@ namespace deltron::kernels::cpu::HWY_NAMESPACE {
 template <class T>
 struct ForwardScratch {
   KeyTiles<T> keys;
-  T* decay;    // [64, 64]
-  T* m;        // [64, 64], later P
-  T* t;        // [64, 64]
-  T* scaled;   // [64, Kp]
-  T* v;        // [64, Vp]
-  T* u;        // [64, Vp]
-  T* write;    // [64, Vp]
-  T* states;   // [group, K, Vp]
+  T* decay;   // [64, 64]
+  T* m;       // [64, 64], later P
+  T* t;       // [64, 64]
+  T* scaled;  // [64, Kp]
+  T* v;       // [64, Vp]
+  T* u;       // [64, Vp]
+  T* write;   // [64, Vp]
+  T* states;  // [group, K, Vp]
 
   void carve(Carver& carver, const DeltaRuleInputs& in) {
     keys.carve(carver, in.padded_key());

@@ -60,7 +60,8 @@ void gated_forward(const GatedRmsNormForwardArgs& args, ThreadPool& pool) {
         if (args.rstd != nullptr) static_cast<T*>(args.rstd)[row * args.heads + head] = rstd;
         const auto factor = hn::Set(d, rstd);
         for_lanes(d, args.dim, [&](std::int64_t i, auto part) HWY_ATTR {
-          const auto normed = hn::Mul(hn::Mul(load(d, x + i, part), factor), multiplier<W>(d, args.weight, args.zero_centered, i, part));
+          const auto normed =
+              hn::Mul(hn::Mul(load(d, x + i, part), factor), multiplier<W>(d, args.weight, args.zero_centered, i, part));
           store(hn::Mul(round_to_storage<S>(d, normed), silu(d, load(d, z + i, part))), d, y + i, part);
         });
       }
@@ -146,14 +147,16 @@ void gated_rms_norm_forward(const GatedRmsNormForwardArgs& args, const StreamHan
 
 std::int64_t gated_rms_norm_backward_workspace_bytes(const GatedRmsNormBackwardArgs& args, const StreamHandle&) {
   if (args.dweight == nullptr) return 0;
-  return (args.rows + kGatedNormRows - 1) / kGatedNormRows * args.dim * static_cast<std::int64_t>(dtype_size(compute_dtype(args.dtype)));
+  return (args.rows + kGatedNormRows - 1) / kGatedNormRows * args.dim *
+         static_cast<std::int64_t>(dtype_size(compute_dtype(args.dtype)));
 }
 
 void gated_rms_norm_backward(const GatedRmsNormBackwardArgs& args, const StreamHandle& stream) {
   DELTRON_CHECK(args.x.sequence_stride == 0 && args.z.sequence_stride == 0 && args.dy.sequence_stride == 0 &&
                     args.dx.sequence_stride == 0 && args.dz.sequence_stride == 0,
                 "gated_rms_norm takes rows of one stride");
-  DELTRON_CHECK_GE(args.workspace.bytes, gated_rms_norm_backward_workspace_bytes(args, stream), "workspace of gated_rms_norm_backward");
+  DELTRON_CHECK_GE(args.workspace.bytes, gated_rms_norm_backward_workspace_bytes(args, stream),
+                   "workspace of gated_rms_norm_backward");
   GatedRmsNormBackwardArgs checked = args;
   if (args.dweight == nullptr) checked.workspace.data = nullptr;
   HWY_DYNAMIC_DISPATCH(gated_backward_any)(checked, *stream.pool);

@@ -1,4 +1,5 @@
-// L2 norm of heads and its gradient (kernels/l2_norm.h). A row is read whole before it is written, so that outputs may alias inputs.
+// L2 norm of heads and its gradient (kernels/l2_norm.h). A row is read whole before it is written, so that outputs may alias
+// inputs.
 #include "kernels/l2_norm.h"
 
 #include "kernels/cpu/simd_targets.h"
@@ -53,7 +54,8 @@ void l2_backward(const L2NormBackwardArgs& args, ThreadPool& pool) {
         const S* dy = static_cast<const S*>(args.dy.data) + row * args.dy.token_stride + head * args.dy.head_stride;
         S* dx = static_cast<S*>(args.dx.data) + row * args.dx.token_stride + head * args.dx.head_stride;
         auto sum = hn::Zero(d);
-        for_lanes(d, args.dim, [&](std::int64_t i, auto part) HWY_ATTR { sum = hn::MulAdd(load(d, y + i, part), load(d, dy + i, part), sum); });
+        for_lanes(d, args.dim,
+                  [&](std::int64_t i, auto part) HWY_ATTR { sum = hn::MulAdd(load(d, y + i, part), load(d, dy + i, part), sum); });
         const auto along = hn::Set(d, sum_lanes(d, sum));
         const auto rstd = hn::Set(d, static_cast<const T*>(args.rstd)[row * args.heads + head]);
         for_lanes(d, args.dim, [&](std::int64_t i, auto part) HWY_ATTR {
@@ -85,7 +87,8 @@ void l2_norm_forward(const L2NormForwardArgs& args, const StreamHandle& stream) 
   HWY_DYNAMIC_DISPATCH(l2_forward_any)(args, *stream.pool);
 }
 void l2_norm_backward(const L2NormBackwardArgs& args, const StreamHandle& stream) {
-  DELTRON_CHECK(args.y.sequence_stride == 0 && args.dy.sequence_stride == 0 && args.dx.sequence_stride == 0, "l2_norm takes rows of one stride");
+  DELTRON_CHECK(args.y.sequence_stride == 0 && args.dy.sequence_stride == 0 && args.dx.sequence_stride == 0,
+                "l2_norm takes rows of one stride");
   HWY_DYNAMIC_DISPATCH(l2_backward_any)(args, *stream.pool);
 }
 

@@ -112,14 +112,14 @@ void backward_rows(const RmsNormBackwardArgs& args, std::int64_t begin, std::int
   }
 }
 
-// out += partials [count, cols], summed in ascending order first.
+// out += partials [count, cols] of stride partial_stride(cols), summed in ascending order first.
 template <class C>
 void add_partials(const C* partials, std::int64_t count, std::int64_t cols, C* out, const StreamHandle& stream) {
   parallel_for(*stream.pool, cols, 256, [&](std::int64_t begin, std::int64_t end) HWY_ATTR {
     const Tag<C> d;
     for_lanes(d, end - begin, [&](std::int64_t i, auto part) HWY_ATTR {
       auto sum = load(d, partials + begin + i, part);
-      for (std::int64_t p = 1; p < count; ++p) sum = hn::Add(sum, load(d, partials + p * cols + begin + i, part));
+      for (std::int64_t p = 1; p < count; ++p) sum = hn::Add(sum, load(d, partials + p * partial_stride(cols) + begin + i, part));
       store(hn::Add(load(d, out + begin + i, part), sum), d, out + begin + i, part);
     });
   });
@@ -138,12 +138,12 @@ void backward_all(const RmsNormBackwardArgs& args, const StreamHandle& stream) {
                      [&](std::int64_t begin, std::int64_t end) { backward_rows<S, W, false>(args, begin, end, nullptr); });
         return;
       }
-      const std::int64_t grain = partial_rows(rows);
+      const std::int64_t grain = partial_rows(rows, args.cols);
       C* partials = static_cast<C*>(args.workspace.data);
       parallel_for(*stream.pool, rows, grain, [&](std::int64_t begin, std::int64_t end) {
-        backward_rows<S, W, true>(args, begin, end, partials + begin / grain * args.cols);
+        backward_rows<S, W, true>(args, begin, end, partials + begin / grain * partial_stride(args.cols));
       });
-      add_partials(partials, partial_count(rows), args.cols, static_cast<C*>(args.dweight), stream);
+      add_partials(partials, partial_count(rows, args.cols), args.cols, static_cast<C*>(args.dweight), stream);
     });
   });
 }
@@ -164,7 +164,8 @@ void rms_norm_forward(const RmsNormForwardArgs& args, const StreamHandle& stream
 }
 
 std::int64_t rms_norm_backward_workspace_bytes(const RmsNormBackwardArgs& args, const StreamHandle&) {
-  return partial_count(args.rows * args.heads) * args.cols * static_cast<std::int64_t>(dtype_size(compute_dtype(args.dtype)));
+  return partial_count(args.rows * args.heads, args.cols) * partial_stride(args.cols) *
+         static_cast<std::int64_t>(dtype_size(compute_dtype(args.dtype)));
 }
 
 void rms_norm_backward(const RmsNormBackwardArgs& args, const StreamHandle& stream) {

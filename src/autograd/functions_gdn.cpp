@@ -88,6 +88,10 @@ class GatedDeltaRuleNode : public Node {
     Tensor dv = call.destination(2, tv.shape(), tv.dtype());
     Tensor d_decay = call.destination(3, td.shape(), td.dtype());
     Tensor d_beta = call.destination(4, tb.shape(), tb.dtype());
+    // The kernel writes both gate gradients in one type: gates of two types (g in fp32 beside a bf16 beta) go through the compute type.
+    const bool two_types = td.dtype() != tb.dtype();
+    const Tensor d_decay_out = two_types ? Tensor::empty(ctx, td.shape(), compute, "gradient") : d_decay;
+    const Tensor d_beta_out = two_types ? Tensor::empty(ctx, tb.shape(), compute, "gradient") : d_beta;
     const Tensor a = A_log.defined() ? A_log.get() : Tensor(), bias = dt_bias.defined() ? dt_bias.get() : Tensor();
     const Tensor start = initial_state.defined() ? initial_state.get() : Tensor();
     const Tensor inverse = t_inverse.get();
@@ -126,15 +130,19 @@ class GatedDeltaRuleNode : public Node {
     args.dq = mutable_head_view(dq);
     args.dk = mutable_head_view(dk);
     args.dv = mutable_head_view(dv);
-    args.d_decay = mutable_head_view(d_decay);
-    args.d_beta = mutable_head_view(d_beta);
-    args.d_gate_dtype = td.dtype();
+    args.d_decay = mutable_head_view(d_decay_out);
+    args.d_beta = mutable_head_view(d_beta_out);
+    args.d_gate_dtype = d_decay_out.dtype();
     Tensor d_start;
     if (start.defined() && call.wanted(7)) {
       d_start = Tensor::empty(ctx, start.shape(), start.dtype(), "gradient");
       args.d_initial_state = d_start.data();
     }
     DELTRON_LAUNCH_WITH_WORKSPACE(ctx, gated_delta_rule_backward, args);
+    if (two_types) {
+      convert(ctx, d_decay_out, d_decay);
+      convert(ctx, d_beta_out, d_beta);
+    }
     call.set_gradient(0, dq);
     call.set_gradient(1, dk);
     call.set_gradient(2, dv);
@@ -210,8 +218,6 @@ void check_rule_inputs(const GatedDeltaRuleInputs& in, const SequenceLayout& lay
   shape_is(in.beta, "beta", {T, Hv});
   require(in.q.dtype() == in.k.dtype() && in.q.dtype() == in.v.dtype(), op, "dtypes of q, k, v",
           std::string(dtype_name(in.q.dtype())) + ", " + dtype_name(in.k.dtype()) + ", " + dtype_name(in.v.dtype()), "one dtype");
-  require(in.decay.dtype() == in.beta.dtype(), op, "dtypes of decay, beta",
-          std::string(dtype_name(in.decay.dtype())) + ", " + dtype_name(in.beta.dtype()), "gates of one dtype");
   const DType compute = compute_dtype(in.q.dtype());
   if (options.gate_form == kernels::GateForm::Raw) {
     shape_is(in.A_log, "A_log", {Hv});

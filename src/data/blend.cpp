@@ -16,7 +16,7 @@ namespace {
 
 [[noreturn]] void invalid(const std::string& what, const std::string& values, const std::string& rule) {
   throw Error(ErrorCode::DataOptionInvalid,
-              ErrorText{what, "data.data_path", values, rule, "write [PREFIX], or [0.3, PREFIX_A, 0.7, PREFIX_B]"});
+              ErrorText{what, "data.data_path", values, rule, "write [PREFIX_A, PREFIX_B], or [0.3, PREFIX_A, 0.7, PREFIX_B]"});
 }
 
 bool parse_number(const std::string& text, double& value) {
@@ -29,10 +29,16 @@ bool parse_number(const std::string& text, double& value) {
 
 std::vector<WeightedPath> parse_data_path(const std::vector<std::string>& items) {
   if (items.empty()) invalid("no data set", "", "at least one prefix");
-  if (items.size() == 1) return {WeightedPath{1.0, items[0]}};
+  double number = 0;
+  if (items.size() == 1 ||
+      std::none_of(items.begin(), items.end(), [&](const std::string& item) { return parse_number(item, number); })) {
+    std::vector<WeightedPath> equal;
+    for (const std::string& item : items) equal.push_back(WeightedPath{1.0, item});
+    return equal;
+  }
   if (items.size() % 2 != 0) {
     invalid("weights and prefixes do not pair up", std::to_string(items.size()) + " items",
-            "one prefix, or weight and prefix in turn");
+            "prefixes alone, or weight and prefix in turn");
   }
   std::vector<WeightedPath> paths;
   for (std::size_t i = 0; i < items.size(); i += 2) {

@@ -15,7 +15,7 @@ struct WeightedPath {
   std::string prefix;
 };
 
-// data.data_path: one prefix, or weight and prefix in turn ("0.3", "data/a", "0.7", "data/b").
+// data.data_path: prefixes (equal weights), or weight and prefix in turn ("0.3", "data/a", "0.7", "data/b").
 std::vector<WeightedPath> parse_data_path(const std::vector<std::string>& items);
 
 struct Blend {

@@ -33,13 +33,14 @@ std::uint32_t windows_seed(std::uint64_t seed) {
                         "numpy's shuffle takes seeds below 2^32", "choose a smaller seed"});
 }
 
-GptIndexRequest index_request(const DataOptions& options, const DocumentRange& range, std::int64_t samples) {
+GptIndexRequest index_request(const DataOptions& options, const std::string& prefix, const DocumentRange& range,
+                              std::int64_t samples) {
   GptIndexRequest request;
   request.range = range;
   request.seq_length = options.seq_length;
   request.samples_wanted = samples;
   request.seed = windows_seed(options.seed);
-  request.cache_folder = options.cache_folder;
+  request.cache_folder = options.cache_folder.empty() ? join_path(parent_folder(prefix), "cache") : options.cache_folder;
   return request;
 }
 
@@ -48,7 +49,7 @@ std::shared_ptr<const SampleSource> make_single(const DataOptions& options, cons
   const OpenedDataset opened = open_dataset(prefix, options.tokenizer, options.vocab_size);
   const DocumentRange range = split_of(opened, options, split);
   if (options.packing == "windows") {
-    return std::make_shared<WindowsSource>(opened.dataset, opened.eod_id, index_request(options, range, samples));
+    return std::make_shared<WindowsSource>(opened.dataset, opened.eod_id, index_request(options, prefix, range, samples));
   }
   if (options.packing == "documents") {
     return std::make_shared<DocumentsSource>(opened.dataset, opened.eod_id, range, options.seq_length, options.seed);
@@ -134,7 +135,7 @@ IndexReport build_sample_index(const DataOptions& options, Split split, std::int
     const OpenedDataset opened = open_dataset(paths[i].prefix, options.tokenizer, options.vocab_size);
     const DocumentRange range = split_of(opened, options, split);
     const std::int64_t wanted = paths.size() == 1 || samples < 0 ? samples : blend_source_samples(shares[i], samples);
-    const WindowsSource source(opened.dataset, opened.eod_id, index_request(options, range, wanted));
+    const WindowsSource source(opened.dataset, opened.eod_id, index_request(options, paths[i].prefix, range, wanted));
     IndexReport::Entry entry;
     entry.prefix = paths[i].prefix;
     entry.split = split_name(split);

@@ -22,7 +22,7 @@ struct DataOptions {
   std::int64_t vocab_size = 0;      // the model's; every id must be below it
   std::int64_t seq_length = 0;
   std::uint64_t seed = 1234;
-  std::string cache_folder;  // of sample indices; empty: built in memory
+  std::string cache_folder;  // of sample indices; empty: 'cache' beside the data
 };
 
 // A token file that was opened and checked against vocabulary and tokenizer.

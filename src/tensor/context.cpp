@@ -1,6 +1,7 @@
 // See context.h.
 #include "src/tensor/context.h"
 
+#include "kernels/isa.h"
 #include "src/base/check.h"
 
 namespace deltron {
@@ -25,6 +26,8 @@ Stream& Context::copy_in_stream() {
   if (!copy_in_) copy_in_ = std::make_unique<Stream>("copy in");
   return *copy_in_;
 }
+
+const char* instruction_set() { return kernels::cpu::instruction_set(); }
 
 WorkspaceLease::WorkspaceLease(Context& ctx, std::int64_t bytes) : memory_(ctx.memory()), bytes_(bytes) {
   if (bytes_ > 0) data_ = memory_->allocate(bytes_, MemoryTag::Workspace, ctx.scope());

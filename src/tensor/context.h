@@ -68,6 +68,9 @@ class Context {
   std::map<std::type_index, std::shared_ptr<void>> slots_;
 };
 
+// The instruction set that the CPU kernels chose: bits depend on it, so every run records it.
+const char* instruction_set();
+
 // Allocations below this guard are counted under (layer, region). `region` must be a string literal.
 class ScopeGuard {
  public:

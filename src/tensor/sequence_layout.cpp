@@ -66,10 +66,7 @@ SequenceLayout SequenceLayout::dense(Context& ctx, std::int64_t batch, std::int6
   return SequenceLayout(ctx, std::move(offsets), batch * length);
 }
 
-kernels::Documents SequenceLayout::device_documents() const {
-  // On meta nothing runs, but sizes of workspaces may follow from the offsets: the host's copy answers.
-  return {documents(), offsets_.device() == DeviceKind::Meta ? host_.data() : offsets_.data_as<const std::int64_t>()};
-}
+kernels::Documents SequenceLayout::device_documents() const { return {documents(), offsets_.data_as<const std::int64_t>(), host_.data()}; }
 
 const std::int32_t* SequenceLayout::positions() const { return positions_.data_as<const std::int32_t>(); }
 

@@ -6,12 +6,12 @@
 
 #include <nlohmann/json.hpp>
 
-#include "kernels/isa.h"
 #include "src/base/cpu_info.h"
 #include "src/base/file.h"
 #include "src/base/version.h"
 #include "src/config/loader.h"
 #include "src/config/schema.h"
+#include "src/tensor/context.h"
 
 namespace deltron {
 
@@ -52,7 +52,7 @@ void record_command(const std::string& run, const std::vector<std::string>& argu
   entry["git"] = DELTRON_GIT_HASH;
   entry["compiler"] = DELTRON_COMPILER;
   entry["processor"] = cpu_model_name();
-  entry["instruction_set"] = kernels::cpu::instruction_set();
+  entry["instruction_set"] = instruction_set();
   entry["threads"] = threads;
   FileWriter writer(join_path(run, "commands.jsonl"), true);
   writer.write(entry.dump() + "\n");

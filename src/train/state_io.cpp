@@ -1,7 +1,6 @@
 // See state_io.h.
 #include "src/train/state_io.h"
 
-#include "kernels/isa.h"
 #include "src/config/schema.h"
 
 namespace deltron {
@@ -59,7 +58,7 @@ TensorGroup to_group(Context& ctx, const std::string& name, const std::vector<Na
 nlohmann::json update_fingerprint(const Session& session) {
   nlohmann::json print;
   print["threads"] = session.ctx->pool().threads();
-  print["instruction_set"] = kernels::cpu::instruction_set();
+  print["instruction_set"] = instruction_set();
   print["device"] = device_name(session.ctx->device());
   nlohmann::json keys;
   for (const Field& field : config_fields()) {

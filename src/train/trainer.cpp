@@ -6,7 +6,6 @@
 #include <deque>
 #include <optional>
 
-#include "kernels/isa.h"
 #include "src/base/human.h"
 #include "src/base/log.h"
 #include "src/base/signals.h"
@@ -61,7 +60,7 @@ class Loop {
     Phase model_phase("model");
     session_ = make_session(config_, true, config_.training.device);
     model_phase.done(thousands(session_.model->parameters().count()) + " parameters, " + std::to_string(session_.ctx->pool().threads()) +
-                     " threads, " + kernels::cpu::instruction_set());
+                     " threads, " + instruction_set());
     if (resumed) load(*resumed);
     Phase data_phase("data");
     const std::int64_t samples = config_.training.train_iters * config_.training.global_batch_size;
@@ -77,7 +76,7 @@ class Loop {
       metrics_.emplace(join_path(run_, kMetricsFile));
       metrics_->write({{"event", "start"}, {"step", progress_.step}, {"consumed_samples", progress_.consumed_samples},
                        {"train_iters", config_.training.train_iters}, {"parameters", session_.model->parameters().count()},
-                       {"threads", session_.ctx->pool().threads()}, {"instruction_set", kernels::cpu::instruction_set()},
+                       {"threads", session_.ctx->pool().threads()}, {"instruction_set", instruction_set()},
                        {"seed", config_.training.seed}});
     }
   }

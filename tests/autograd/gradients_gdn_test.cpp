@@ -123,6 +123,26 @@ TEST(GdnGradients, an_asked_final_state_that_nobody_uses_changes_no_gradient) {
   EXPECT_EQ(bits[0], bits[1]);
 }
 
+TEST(GdnGradients, gates_of_two_types_get_gradients_of_their_own_types) {
+  std::vector<std::vector<double>> gradients[2];
+  for (int mixed : {0, 1}) {
+    Context ctx(small_context());
+    GatedDeltaRuleOptions options;
+    options.key_heads = options.value_heads = 1;
+    options.key_dim = options.value_dim = 4;
+    const Tensor q = test::random_tensor(ctx, {70, 1, 4}, DType::F32, 1, 0.4);
+    const std::vector<double> rounded = to_doubles(ctx, test::random_tensor(ctx, {70, 1}, DType::BF16, 2, 0.05, "beta", 0.3));
+    const DType type = mixed == 1 ? DType::BF16 : DType::F32;
+    const Tensor beta = make_leaf(make_tensor(ctx, {70, 1}, type, rounded, "beta"), "beta");
+    const Tensor decay = make_leaf(test::random_tensor(ctx, {70, 1}, DType::F32, 3, 0.05, "decay", -0.3), "decay");
+    test::backward_of(ctx, gated_delta_rule(ctx, {q, q, q, decay, beta, {}, {}, {}}, layout_of(ctx, {0, 70}), options, "rule").out);
+    EXPECT_EQ(test::gradient_of(beta).dtype(), type);
+    for (const Tensor& leaf : {decay, beta}) gradients[mixed].push_back(to_doubles(ctx, test::gradient_of(leaf)));
+  }
+  EXPECT_EQ(gradients[0][0], gradients[1][0]);
+  EXPECT_LE(test::relative_difference(gradients[1][1], gradients[0][1]), 1.0 / 256);
+}
+
 TEST(GatedDeltaRule, every_input_fault_has_its_own_message) {
   Context ctx(small_context());
   const LayoutPtr layout = layout_of(ctx, {0, 2, 6});
@@ -148,7 +168,6 @@ TEST(GatedDeltaRule, every_input_fault_has_its_own_message) {
       {[&](auto& i, auto&) { i.decay = tensor({6, 2}); }, {"shape of decay", "[6,2]"}},
       {[&](auto& i, auto&) { i.beta = Tensor(); }, {"beta is missing"}},
       {[&](auto& i, auto&) { i.k = tensor({6, 2, 3}, DType::BF16); }, {"dtypes of q, k, v"}},
-      {[&](auto& i, auto&) { i.beta = tensor({6, 4}, DType::BF16); }, {"dtypes of decay, beta"}},
       {[&](auto& i, auto&) { i.A_log = tensor({4}); }, {"A_log or dt_bias given"}},
       {[](auto&, auto& o) { o.allow_neg_eigval = true; }, {"allow_neg_eigval"}},
       {[&](auto&, auto& o) { o.gate_form = kernels::GateForm::Raw; }, {"A_log is missing"}},

@@ -154,13 +154,16 @@ TEST(Blend, never_asks_a_source_for_more_than_it_was_built_for) {
 
 TEST(Blend, paths_and_weights_pair_up) {
   EXPECT_EQ(parse_data_path({"data/a"})[0].prefix, "data/a");
+  const auto equal = parse_data_path({"a", "b", "c"});
+  ASSERT_EQ(equal.size(), 3u);
+  EXPECT_EQ(equal[2].weight, equal[0].weight);
   const auto pair = parse_data_path({"0.3", "a", "0.7", "b"});
   ASSERT_EQ(pair.size(), 2u);
   EXPECT_EQ(pair[1].prefix, "b");
   EXPECT_EQ(pair[1].weight, 0.7);
   expect_error(ErrorCode::DataOptionInvalid, "no data set", [] { parse_data_path({}); });
   expect_error(ErrorCode::DataOptionInvalid, "do not pair up", [] { parse_data_path({"0.3", "a", "b"}); });
-  expect_error(ErrorCode::DataOptionInvalid, "not a weight", [] { parse_data_path({"a", "b"}); });
+  expect_error(ErrorCode::DataOptionInvalid, "not a weight", [] { parse_data_path({"a", "0.5"}); });
   expect_error(ErrorCode::DataOptionInvalid, "out of range", [] { parse_data_path({"0", "a", "1", "b"}); });
   expect_error(ErrorCode::DataOptionInvalid, "out of range", [] { parse_data_path({"nan", "a", "1", "b"}); });
 }

@@ -28,7 +28,7 @@ TEST(Kjv, chapters_are_documents_and_compressors_see_what_the_model_is_charged_f
   if (status != 0) GTEST_SKIP() << "bible-kjv, gzip, bzip2 or awk is not installed (scripts/setup.sh installs them)";
   const ScratchFolder folder;
   const std::string scripts = std::string(DELTRON_SOURCE_DIR) + "/scripts/";
-  output_of("'" + scripts + "prepare_kjv.sh' '" + folder.file("kjv.txt") + "' 2>&1", &status);
+  output_of("'" + scripts + "prepare_kjv.sh' '" + folder.path() + "' 2>&1", &status);
   ASSERT_EQ(status, 0);
   PrepareOptions prepare;
   prepare.inputs = {folder.file("kjv.txt")};
@@ -48,6 +48,7 @@ TEST(Kjv, chapters_are_documents_and_compressors_see_what_the_model_is_charged_f
   EXPECT_EQ(held.documents, 119);
   const std::string text = read_file(inspect.dump_path);
   EXPECT_EQ(static_cast<std::int64_t>(text.size()), held.characters);
+  EXPECT_EQ(text, read_file(folder.file("heldout.txt")));  // what the compressors get in train.sh
   const std::string last = "The grace of our Lord Jesus Christ be with you all. Amen.\n";
   EXPECT_EQ(text.substr(text.size() - last.size()), last);
 

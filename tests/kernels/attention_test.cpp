@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <ostream>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -26,6 +27,11 @@ struct Case {
   std::int64_t query_heads = 2, kv_heads = 1, dim = 16, gap = 0;
   double drop = 0;
 };
+
+void PrintTo(const Case& c, std::ostream* out) {  // test names must not hold the bytes of an object
+  *out << dtype_name(c.dtype) << " documents " << c.lengths.size() << " heads " << c.query_heads << "/" << c.kv_heads << " dim "
+       << c.dim;
+}
 
 // One problem with its inputs; every run uses fresh output buffers and a workspace filled with NaN bits.
 struct Problem {

@@ -23,13 +23,14 @@ double backward_flops(double K, double V) {
   return 2 * (rebuild + reverse);
 }
 
-void bench(const char* name, std::vector<std::int64_t> offsets, std::int64_t heads, std::int64_t dim, DType dtype, int threads, int repeats) {
+void bench(const char* name, std::vector<std::int64_t> offsets, std::int64_t heads, std::int64_t dim, DType dtype, int threads,
+           int repeats) {
   ThreadPool pool(threads);
   StreamHandle stream;
   stream.pool = &pool;
   const std::int64_t T = offsets.back(), N = static_cast<std::int64_t>(offsets.size()) - 1, D = heads * dim;
   const std::size_t item = dtype_size(dtype);
-  testing::TestRandom random(1);
+  test::TestRandom random(1);
   const auto fill = [&](std::int64_t count) {
     std::vector<char> bytes(static_cast<std::size_t>(count) * item);
     for (std::int64_t i = 0; i < count; ++i) {
@@ -39,15 +40,16 @@ void bench(const char* name, std::vector<std::int64_t> offsets, std::int64_t hea
     }
     return bytes;
   };
-  std::vector<char> qkv = fill(T * 3 * D), gates = fill(T * (D + 2 * heads)), o = fill(T * D), d_o = fill(T * D), d_qkv = fill(T * 3 * D),
-                    d_gates = fill(T * (D + 2 * heads)), inverse = fill(T * heads * 64);
+  std::vector<char> qkv = fill(T * 3 * D), gates = fill(T * (D + 2 * heads)), o = fill(T * D), d_o = fill(T * D),
+                    d_qkv = fill(T * 3 * D), d_gates = fill(T * (D + 2 * heads)), inverse = fill(T * heads * 64);
   std::vector<float> A_log(heads, 0.5f), dt_bias(heads, 1.0f), d_A_log(heads), d_dt_bias(heads);
   GatedDeltaRuleForwardArgs f;
   f.tokens = T, f.key_heads = heads, f.value_heads = heads, f.key_dim = dim, f.value_dim = dim;
   f.documents = Documents{N, offsets.data()};
   f.dtype = f.decay_dtype = f.beta_dtype = dtype;
   const auto at = [&](std::vector<char>& b, std::int64_t i) { return b.data() + static_cast<std::size_t>(i) * item; };
-  f.q = HeadView{at(qkv, 0), 0, 3 * D, dim}, f.k = HeadView{at(qkv, D), 0, 3 * D, dim}, f.v = HeadView{at(qkv, 2 * D), 0, 3 * D, dim};
+  f.q = HeadView{at(qkv, 0), 0, 3 * D, dim}, f.k = HeadView{at(qkv, D), 0, 3 * D, dim},
+  f.v = HeadView{at(qkv, 2 * D), 0, 3 * D, dim};
   f.gate_form = GateForm::Raw;
   f.beta = HeadView{at(gates, D), 0, D + 2 * heads, 1}, f.decay = HeadView{at(gates, D + heads), 0, D + 2 * heads, 1};
   f.A_log = A_log.data(), f.dt_bias = dt_bias.data(), f.use_qk_l2norm = true, f.scale = 0.2;
@@ -80,11 +82,13 @@ void bench(const char* name, std::vector<std::int64_t> offsets, std::int64_t hea
   const double forward = best_ms([&] { cpu::gated_delta_rule_forward(f, stream); });
   const double backward = best_ms([&] { cpu::gated_delta_rule_backward(b, stream); });
   const double chunk_heads = static_cast<double>(T) / 64 * static_cast<double>(heads);
-  std::printf("%-22s %s threads %d: forward %7.2f ms %6.1f ns %6.1f GFLOP/s | backward %7.2f ms %6.1f ns %6.1f GFLOP/s | workspace %.2f + %.2f MiB\n",
-              name, dtype_name(dtype), threads, forward, forward * 1e6 / static_cast<double>(T * heads),
-              forward_flops(dim, dim) * chunk_heads / forward * 1e-6, backward, backward * 1e6 / static_cast<double>(T * heads),
-              backward_flops(dim, dim) * chunk_heads / backward * 1e-6, static_cast<double>(workspace.size()) / 1048576,
-              static_cast<double>(back_workspace.size()) / 1048576);
+  std::printf(
+      "%-22s %s threads %d: forward %7.2f ms %6.1f ns %6.1f GFLOP/s | backward %7.2f ms %6.1f ns %6.1f GFLOP/s | workspace %.2f + "
+      "%.2f MiB\n",
+      name, dtype_name(dtype), threads, forward, forward * 1e6 / static_cast<double>(T * heads),
+      forward_flops(dim, dim) * chunk_heads / forward * 1e-6, backward, backward * 1e6 / static_cast<double>(T * heads),
+      backward_flops(dim, dim) * chunk_heads / backward * 1e-6, static_cast<double>(workspace.size()) / 1048576,
+      static_cast<double>(back_workspace.size()) / 1048576);
 }
 
 }  // namespace
@@ -95,8 +99,9 @@ int main(int argc, char** argv) {
   std::printf("%s\n", cpu::gated_delta_rule_kernel_name());
   std::vector<std::int64_t> dense, ragged = {0};
   for (std::int64_t i = 0; i <= 16; ++i) dense.push_back(i * 256);
-  testing::TestRandom random(7);
-  while (ragged.back() < 4096) ragged.push_back(std::min<std::int64_t>(4096, ragged.back() + 20 + static_cast<std::int64_t>(200 * (random.next() + 1) / 2)));
+  test::TestRandom random(7);
+  while (ragged.back() < 4096)
+    ragged.push_back(std::min<std::int64_t>(4096, ragged.back() + 20 + static_cast<std::int64_t>(200 * (random.next() + 1) / 2)));
   bench("16x256 4 heads of 32", dense, 4, 32, DType::F32, threads, repeats);
   bench("16x256 2 heads of 64", dense, 2, 64, DType::F32, threads, repeats);
   bench("16x256 2 heads of 128", dense, 2, 128, DType::F32, threads, repeats);

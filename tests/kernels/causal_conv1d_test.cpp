@@ -11,7 +11,7 @@
 #include "tests/support/reference_gdn_layer.h"
 #include "tests/support/strided.h"
 
-namespace deltron::testing {
+namespace deltron::test {
 namespace {
 
 using namespace deltron::kernels;
@@ -64,7 +64,8 @@ ConvOutcome run_conv(const ConvProblem& p, DType dtype, DType weight_dtype, int 
   ConvOutcome outcome{y.read(), dx.read(), dweight.read(), {}, 0};
   for (const Strided* each : {&x, &dy, &y, &dx, &weight, &dweight}) outcome.touched += each->touched();
   for (std::size_t i = static_cast<std::size_t>(bytes); i < workspace.size(); ++i) outcome.touched += workspace[i] != '\xff';
-  for (const Strided* each : {&y, &dx, &dweight}) outcome.bits.insert(outcome.bits.end(), each->bytes().begin(), each->bytes().end());
+  for (const Strided* each : {&y, &dx, &dweight})
+    outcome.bits.insert(outcome.bits.end(), each->bytes().begin(), each->bytes().end());
   return outcome;
 }
 
@@ -151,4 +152,4 @@ TEST(CausalConv1d, offsets_that_do_not_cover_the_tokens_are_an_internal_fault) {
 }
 
 }  // namespace
-}  // namespace deltron::testing
+}  // namespace deltron::test

@@ -106,14 +106,17 @@ TEST_P(CrossEntropy, large_logits_stay_finite_and_non_finite_ones_show) {
   StreamHandle stream;
   stream.pool = &pool;
   for_each_storage([&](auto s) {
-    Case<decltype(s)> c(3, 40, 0);
-    c.labels = {0, 1, 2};
+    Case<decltype(s)> c(3, 41, 0);
+    c.labels = {0, 1, 3};
     c.logits.fill([](std::int64_t i) { return i % 3 == 0 ? 30000.0 : -30000.0; });
     c.forward(stream);
     EXPECT_NEAR(c.loss.get(0), std::log(14.0), 1e-2);
     EXPECT_NEAR(c.loss.get(2), 60000.0, 400);
+    c.logits.fill([](std::int64_t) { return -30000.0; });  // the unused lanes of a tail must not be the maximum
+    c.forward(stream);
+    EXPECT_NEAR(c.loss.get(1), std::log(41.0), 1e-2);
     c.logits.set(5, std::numeric_limits<double>::quiet_NaN());
-    c.logits.set(40 + 39, std::numeric_limits<double>::infinity());
+    c.logits.set(41 + 40, std::numeric_limits<double>::infinity());
     c.forward(stream);
     EXPECT_FALSE(std::isfinite(c.loss.get(0)));
     EXPECT_FALSE(std::isfinite(c.loss.get(1)));

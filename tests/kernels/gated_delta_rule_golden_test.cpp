@@ -7,9 +7,9 @@
 #include "src/base/file.h"
 #include "tests/support/compare.h"
 #include "tests/support/delta_rule_runner.h"
-#include "tests/support/safetensors_reader.h"
+#include "tests/support/golden_file.h"
 
-namespace deltron::testing {
+namespace deltron::test {
 namespace {
 
 std::vector<std::string> golden_paths() {
@@ -39,7 +39,7 @@ DeltaRuleProblem problem_of(const GoldenFile& file) {
 }
 
 void check(const std::string& path, DType dtype) {
-  const GoldenFile file = read_golden(path);
+  const GoldenFile file(path);
   DeltaRuleRun run;
   run.dtype = dtype;
   run.beta_dtype = dtype;
@@ -50,9 +50,9 @@ void check(const std::string& path, DType dtype) {
     const std::vector<double>& ours;
     double fp32, bf16;
   };
-  const Row rows[] = {{"o", r.o, 1e-5, 0.006},       {"final_state", r.final_state, 1e-5, 0.006},
-                      {"d_q", r.d_q, 1e-5, 0.010},   {"d_k", r.d_k, 1e-5, 0.010},
-                      {"d_v", r.d_v, 1e-5, 0.010},   {"d_initial_state", r.d_initial_state, 1e-5, 0.010},
+  const Row rows[] = {{"o", r.o, 1e-5, 0.006},         {"final_state", r.final_state, 1e-5, 0.006},
+                      {"d_q", r.d_q, 1e-5, 0.010},     {"d_k", r.d_k, 1e-5, 0.010},
+                      {"d_v", r.d_v, 1e-5, 0.010},     {"d_initial_state", r.d_initial_state, 1e-5, 0.010},
                       {"d_g", r.d_decay, 1e-4, 0.015}, {"d_beta", r.d_beta, 1e-5, 0.015}};
   const bool same_keys = path.find("beta2_same_keys") != std::string::npos;
   std::string figures;
@@ -67,7 +67,8 @@ void check(const std::string& path, DType dtype) {
     figures += std::string(row.name) + "=" + std::to_string(error / limit) + " ";
   }
   EXPECT_EQ(outcome.touched_outside, 0) << path;
-  if (std::getenv("DELTRON_VERBOSE")) std::printf("%s %s (of limit): %s\n", base_name(path).c_str(), dtype_name(dtype), figures.c_str());
+  if (std::getenv("DELTRON_VERBOSE"))
+    std::printf("%s %s (of limit): %s\n", base_name(path).c_str(), dtype_name(dtype), figures.c_str());
 }
 
 TEST(GatedDeltaRuleGolden, fp32_stays_within_the_limits) {
@@ -82,7 +83,7 @@ TEST(GatedDeltaRuleGolden, bf16_stays_within_the_limits) {
 
 TEST(GatedDeltaRuleGolden, the_reference_itself_agrees) {
   for (const std::string& path : golden_paths()) {
-    const GoldenFile file = read_golden(path);
+    const GoldenFile file(path);
     const double limit = file.at("o").dtype == "F64" ? 1e-12 : 1e-6;
     const DeltaRuleResult r = reference_gated_delta_rule(problem_of(file));
     EXPECT_LE(error_ratio(r.o, file.at("o").values), limit) << path;
@@ -93,4 +94,4 @@ TEST(GatedDeltaRuleGolden, the_reference_itself_agrees) {
 }
 
 }  // namespace
-}  // namespace deltron::testing
+}  // namespace deltron::test

@@ -10,7 +10,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/delta_rule_runner.h"
 
-namespace deltron::testing {
+namespace deltron::test {
 namespace {
 
 struct Shape {
@@ -23,7 +23,8 @@ DeltaRuleProblem make_problem(const Shape& shape, std::uint64_t seed, bool raw =
   DeltaRuleProblem p;
   p.offsets = {0};
   for (std::int64_t length : shape.lengths) p.offsets.push_back(p.offsets.back() + length);
-  p.key_heads = shape.key_heads, p.value_heads = shape.key_heads * shape.group, p.key_dim = shape.key_dim, p.value_dim = shape.value_dim;
+  p.key_heads = shape.key_heads, p.value_heads = shape.key_heads * shape.group, p.key_dim = shape.key_dim,
+  p.value_dim = shape.value_dim;
   const std::int64_t T = p.tokens(), Hk = p.key_heads, Hv = p.value_heads, K = p.key_dim, V = p.value_dim, N = p.documents();
   p.raw = raw, p.l2norm = l2norm, p.scale = 1 / std::sqrt(static_cast<double>(K));
   const double key_scale = l2norm ? 1 : 1.2 / std::sqrt(static_cast<double>(K));
@@ -47,11 +48,16 @@ struct Field {
   const char* name;
   std::vector<double> DeltaRuleResult::*values;
 };
-const Field kFields[] = {{"o", &DeltaRuleResult::o},           {"final_state", &DeltaRuleResult::final_state},
-                         {"d_q", &DeltaRuleResult::d_q},       {"d_k", &DeltaRuleResult::d_k},
-                         {"d_v", &DeltaRuleResult::d_v},       {"d_decay", &DeltaRuleResult::d_decay},
-                         {"d_beta", &DeltaRuleResult::d_beta}, {"d_initial_state", &DeltaRuleResult::d_initial_state},
-                         {"d_A_log", &DeltaRuleResult::d_A_log}, {"d_dt_bias", &DeltaRuleResult::d_dt_bias}};
+const Field kFields[] = {{"o", &DeltaRuleResult::o},
+                         {"final_state", &DeltaRuleResult::final_state},
+                         {"d_q", &DeltaRuleResult::d_q},
+                         {"d_k", &DeltaRuleResult::d_k},
+                         {"d_v", &DeltaRuleResult::d_v},
+                         {"d_decay", &DeltaRuleResult::d_decay},
+                         {"d_beta", &DeltaRuleResult::d_beta},
+                         {"d_initial_state", &DeltaRuleResult::d_initial_state},
+                         {"d_A_log", &DeltaRuleResult::d_A_log},
+                         {"d_dt_bias", &DeltaRuleResult::d_dt_bias}};
 
 void expect_matches(DeltaRuleProblem p, const DeltaRuleRun& run, const std::string& what) {
   round_inputs(p, run);
@@ -61,7 +67,10 @@ void expect_matches(DeltaRuleProblem p, const DeltaRuleRun& run, const std::stri
     const std::string name = field.name;
     if (!p.raw && (name == "d_A_log" || name == "d_dt_bias")) continue;
     const bool gate = name == "d_decay" || name == "d_A_log" || name == "d_dt_bias";
-    const double limit = run.dtype == DType::F64 ? (gate ? 1e-11 : 1e-12) : run.dtype == DType::F32 ? (gate ? 3e-5 : 5e-6) : gate ? 0.01 : 0.006;
+    const double limit = run.dtype == DType::F64   ? (gate ? 1e-11 : 1e-12)
+                         : run.dtype == DType::F32 ? (gate ? 3e-5 : 5e-6)
+                         : gate                    ? 0.01
+                                                   : 0.006;
     EXPECT_LE(error_ratio(outcome.result.*field.values, expected.*field.values), limit) << name << ": " << what;
   }
   EXPECT_EQ(outcome.touched_outside, 0) << what;
@@ -77,8 +86,8 @@ constexpr DType kDTypes[] = {DType::F32, DType::F64, DType::BF16};
 const std::vector<std::int64_t> kRagged = {0, 1, 63, 64, 65, 0, 130, 5, 0};
 
 TEST(GatedDeltaRule, ragged_documents_grouped_heads_and_any_dims_match_the_reference) {
-  const Shape shapes[] = {{kRagged, 2, 1, 16, 48}, {kRagged, 1, 2, 20, 12}, {kRagged, 1, 4, 7, 3}, {{200}, 2, 2, 32, 32}, {{70, 3}, 1, 1, 64, 64},
-                          {{66}, 1, 1, 128, 128}, {{1, 1, 1}, 3, 1, 1, 1}};
+  const Shape shapes[] = {{kRagged, 2, 1, 16, 48}, {kRagged, 1, 2, 20, 12}, {kRagged, 1, 4, 7, 3},  {{200}, 2, 2, 32, 32},
+                          {{70, 3}, 1, 1, 64, 64}, {{66}, 1, 1, 128, 128},  {{1, 1, 1}, 3, 1, 1, 1}};
   std::uint64_t seed = 1;
   for (const Shape& shape : shapes) {
     for (const DType dtype : kDTypes) {
@@ -150,8 +159,14 @@ TEST(GatedDeltaRule, every_gradient_agrees_with_finite_differences_in_fp64) {
     std::vector<double>& values;
     const std::vector<double>& gradient;
   };
-  const Input inputs[] = {{"q", p.q, r.d_q}, {"k", p.k, r.d_k}, {"v", p.v, r.d_v}, {"alpha", p.decay, r.d_decay}, {"beta_raw", p.beta, r.d_beta},
-                          {"A_log", p.A_log, r.d_A_log}, {"dt_bias", p.dt_bias, r.d_dt_bias}, {"initial_state", p.initial_state, r.d_initial_state}};
+  const Input inputs[] = {{"q", p.q, r.d_q},
+                          {"k", p.k, r.d_k},
+                          {"v", p.v, r.d_v},
+                          {"alpha", p.decay, r.d_decay},
+                          {"beta_raw", p.beta, r.d_beta},
+                          {"A_log", p.A_log, r.d_A_log},
+                          {"dt_bias", p.dt_bias, r.d_dt_bias},
+                          {"initial_state", p.initial_state, r.d_initial_state}};
   for (const Input& input : inputs) {
     double largest = 0;
     for (double value : input.gradient) largest = std::max(largest, std::fabs(value));
@@ -370,4 +385,4 @@ TEST(GatedDeltaRule, wrong_offsets_are_an_internal_fault) {
 }
 
 }  // namespace
-}  // namespace deltron::testing
+}  // namespace deltron::test

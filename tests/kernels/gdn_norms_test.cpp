@@ -10,7 +10,7 @@
 #include "tests/support/reference_gdn_layer.h"
 #include "tests/support/strided.h"
 
-namespace deltron::testing {
+namespace deltron::test {
 namespace {
 
 using namespace deltron::kernels;
@@ -31,7 +31,8 @@ struct GatedProblem {
 GatedProblem make_gated(std::int64_t rows, std::int64_t heads, std::int64_t dim, bool zero_centered, std::uint64_t seed) {
   TestRandom random(seed);
   const std::int64_t count = rows * heads * dim;
-  return {rows, heads, dim, zero_centered, random.values(count, 2), random.values(count, 4), random.values(dim), random.values(count)};
+  return {
+      rows, heads, dim, zero_centered, random.values(count, 2), random.values(count, 4), random.values(dim), random.values(count)};
 }
 
 GatedOutcome run_gated(const GatedProblem& p, DType dtype, DType weight_dtype, int threads, bool in_place) {
@@ -39,19 +40,24 @@ GatedOutcome run_gated(const GatedProblem& p, DType dtype, DType weight_dtype, i
   StreamHandle stream;
   stream.pool = &pool;
   const DType compute = compute_dtype(dtype);
-  const auto tensor = [&](double guard, std::int64_t before, std::int64_t after) { return Strided(dtype, p.rows, p.heads, p.dim, guard, before, after); };
-  Strided x = tensor(kNan, 0, 1), z = tensor(kNan, 3, 7), y = tensor(-7, 2, 0), dy = tensor(kNan, 0, 0), dx = tensor(-7, 1, 1), dz = tensor(-7, 0, 9);
+  const auto tensor = [&](double guard, std::int64_t before, std::int64_t after) {
+    return Strided(dtype, p.rows, p.heads, p.dim, guard, before, after);
+  };
+  Strided x = tensor(kNan, 0, 1), z = tensor(kNan, 3, 7), y = tensor(-7, 2, 0), dy = tensor(kNan, 0, 0), dx = tensor(-7, 1, 1),
+          dz = tensor(-7, 0, 9);
   Strided weight(weight_dtype, 1, 1, p.dim, kNan), rstd(compute, p.rows, p.heads, 1, -7), dweight(compute, 1, 1, p.dim, -7);
   x.write(p.x), z.write(p.z), dy.write(p.dy), weight.write(p.weight), dweight.write(Values(p.weight.size(), 0.5));
   GatedRmsNormForwardArgs f;
-  f.rows = p.rows, f.heads = p.heads, f.dim = p.dim, f.dtype = dtype, f.weight_dtype = weight_dtype, f.zero_centered = p.zero_centered;
+  f.rows = p.rows, f.heads = p.heads, f.dim = p.dim, f.dtype = dtype, f.weight_dtype = weight_dtype,
+  f.zero_centered = p.zero_centered;
   f.epsilon = 1e-5, f.x = x.head_view(), f.z = z.head_view(), f.weight = weight.data(), f.rstd = rstd.data();
   f.y = y.mutable_head_view();
   Strided x_copy = x;  // overwritten by the forward in place
   if (in_place) f.x = x_copy.head_view(), f.y = x_copy.mutable_head_view();
   cpu::gated_rms_norm_forward(f, stream);
   GatedRmsNormBackwardArgs b;
-  b.rows = p.rows, b.heads = p.heads, b.dim = p.dim, b.dtype = dtype, b.weight_dtype = weight_dtype, b.zero_centered = p.zero_centered;
+  b.rows = p.rows, b.heads = p.heads, b.dim = p.dim, b.dtype = dtype, b.weight_dtype = weight_dtype,
+  b.zero_centered = p.zero_centered;
   b.x = x.head_view(), b.z = z.head_view(), b.dy = dy.head_view(), b.weight = f.weight, b.rstd = f.rstd;
   b.dx = in_place ? dy.mutable_head_view() : dx.mutable_head_view();
   b.dz = in_place ? z.mutable_head_view() : dz.mutable_head_view();
@@ -60,12 +66,18 @@ GatedOutcome run_gated(const GatedProblem& p, DType dtype, DType weight_dtype, i
   std::vector<char> workspace(static_cast<std::size_t>(bytes) + 64, '\xff');
   b.workspace = Workspace{workspace.data(), bytes};
   cpu::gated_rms_norm_backward(b, stream);
-  GatedOutcome outcome{in_place ? x_copy.read() : y.read(), rstd.read(), in_place ? dy.read() : dx.read(), in_place ? z.read() : dz.read(),
-                       dweight.read(), {}, 0};
+  GatedOutcome outcome{in_place ? x_copy.read() : y.read(),
+                       rstd.read(),
+                       in_place ? dy.read() : dx.read(),
+                       in_place ? z.read() : dz.read(),
+                       dweight.read(),
+                       {},
+                       0};
   for (double& value : outcome.dweight) value -= 0.5;
   for (const Strided* each : {&x, &x_copy, &z, &y, &dy, &dx, &dz, &weight, &rstd, &dweight}) outcome.touched += each->touched();
   for (std::size_t i = static_cast<std::size_t>(bytes); i < workspace.size(); ++i) outcome.touched += workspace[i] != '\xff';
-  for (const Strided* each : {&y, &dx, &dz, &rstd, &dweight}) outcome.bits.insert(outcome.bits.end(), each->bytes().begin(), each->bytes().end());
+  for (const Strided* each : {&y, &dx, &dz, &rstd, &dweight})
+    outcome.bits.insert(outcome.bits.end(), each->bytes().begin(), each->bytes().end());
   return outcome;
 }
 
@@ -133,7 +145,8 @@ TEST(GatedRmsNorm, the_norm_is_rounded_before_the_gate) {
   const GatedOutcome ours = run_gated(p, DType::BF16, DType::F32, 1, false);
   Values expected(p.x.size());
   for (std::size_t i = 0; i < p.x.size(); ++i) {
-    Values norm = {static_cast<double>(static_cast<float>(p.x[i]) * static_cast<float>(ours.rstd[i / 16]) * static_cast<float>(p.weight[i % 16]))};
+    Values norm = {static_cast<double>(static_cast<float>(p.x[i]) * static_cast<float>(ours.rstd[i / 16]) *
+                                       static_cast<float>(p.weight[i % 16]))};
     round_to(DType::BF16, norm);
     expected[i] = norm[0] * p.z[i] * reference_sigmoid(p.z[i]);
   }
@@ -149,8 +162,8 @@ struct L2Outcome {
   std::int64_t touched = 0;
 };
 
-L2Outcome run_l2(std::int64_t rows, std::int64_t heads, std::int64_t dim, const Values& x_values, const Values& dy_values, DType dtype,
-                 int threads, bool in_place) {
+L2Outcome run_l2(std::int64_t rows, std::int64_t heads, std::int64_t dim, const Values& x_values, const Values& dy_values,
+                 DType dtype, int threads, bool in_place) {
   ThreadPool pool(threads, false);
   StreamHandle stream;
   stream.pool = &pool;
@@ -227,4 +240,4 @@ TEST(L2Norm, bits_depend_on_no_thread_count) {
 }
 
 }  // namespace
-}  // namespace deltron::testing
+}  // namespace deltron::test

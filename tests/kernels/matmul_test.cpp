@@ -13,6 +13,9 @@ namespace {
 
 using namespace test;
 
+// BLIS takes its kernels once a process, so that each target's are seen where every test is its own process, as under ctest.
+class Matmul : public KernelTest {};
+
 // a [m,k] and b [k,n], each stored row-major or transposed; c [m,n] with a gap after its rows.
 template <class A, class B, class C>
 struct Case {
@@ -83,13 +86,13 @@ void expect_agreement(std::int64_t m, std::int64_t n, std::int64_t k) {
 const std::int64_t kShapes[][3] = {{1, 1, 1},   {3, 17, 5},    {17, 3, 63},    {65, 63, 64},   {1, 65, 130},
                                    {130, 1, 9}, {13, 33, 300}, {40, 40, 2500}, {400, 530, 40}, {390, 33, 1030}};
 
-TEST(Matmul, fp32_agrees_with_the_reference_in_every_layout) {
+TEST_P(Matmul, fp32_agrees_with_the_reference_in_every_layout) {
   for (const auto& s : kShapes) expect_agreement<float, float, float>(s[0], s[1], s[2]);
 }
-TEST(Matmul, fp64_agrees_with_the_reference_in_every_layout) {
+TEST_P(Matmul, fp64_agrees_with_the_reference_in_every_layout) {
   for (const auto& s : kShapes) expect_agreement<double, double, double>(s[0], s[1], s[2]);
 }
-TEST(Matmul, bf16_operands_and_results_agree_with_the_reference_in_every_layout) {
+TEST_P(Matmul, bf16_operands_and_results_agree_with_the_reference_in_every_layout) {
   for (const auto& s : kShapes) {
     expect_agreement<bfloat16, bfloat16, bfloat16>(s[0], s[1], s[2]);
     expect_agreement<bfloat16, bfloat16, float>(s[0], s[1], s[2]);
@@ -109,7 +112,7 @@ void expect_thread_independence() {
     });
   }
 }
-TEST(Matmul, bits_depend_neither_on_threads_nor_on_the_run) {
+TEST_P(Matmul, bits_depend_neither_on_threads_nor_on_the_run) {
   expect_thread_independence<float, float>();
   expect_thread_independence<double, double>();
   expect_thread_independence<bfloat16, float>();
@@ -142,7 +145,7 @@ void expect_row_independence(std::int64_t n, std::int64_t k, bool b_transposed) 
     }
   }
 }
-TEST(Matmul, bits_of_a_row_do_not_depend_on_the_other_rows) {
+TEST_P(Matmul, bits_of_a_row_do_not_depend_on_the_other_rows) {
   for (const bool transposed : {false, true}) {
     for (const auto& [n, k] : {std::pair<std::int64_t, std::int64_t>{128, 128}, {136, 128}, {33, 700}, {1, 64}, {65, 1}}) {
       expect_row_independence<float, float>(n, k, transposed);
@@ -153,7 +156,7 @@ TEST(Matmul, bits_of_a_row_do_not_depend_on_the_other_rows) {
 }
 
 // The same for columns: the cut over N may move with the thread count.
-TEST(Matmul, bits_of_a_column_do_not_depend_on_the_other_columns) {
+TEST_P(Matmul, bits_of_a_column_do_not_depend_on_the_other_columns) {
   ThreadPool pool(1, false);
   StreamHandle stream;
   stream.pool = &pool;
@@ -177,7 +180,7 @@ TEST(Matmul, bits_of_a_column_do_not_depend_on_the_other_columns) {
   }
 }
 
-TEST(Matmul, an_empty_inner_dimension_gives_zeros_or_leaves_c) {
+TEST_P(Matmul, an_empty_inner_dimension_gives_zeros_or_leaves_c) {
   ThreadPool pool(1, false);
   StreamHandle stream;
   stream.pool = &pool;
@@ -195,7 +198,7 @@ TEST(Matmul, an_empty_inner_dimension_gives_zeros_or_leaves_c) {
   }
 }
 
-TEST(Matmul, mixed_fp64_is_refused) {
+TEST_P(Matmul, mixed_fp64_is_refused) {
   ThreadPool pool(1, false);
   StreamHandle stream;
   stream.pool = &pool;
@@ -205,7 +208,7 @@ TEST(Matmul, mixed_fp64_is_refused) {
   EXPECT_THROW(product.run(args, stream), Error);
 }
 
-TEST(Matmul, blis_runs_the_kernels_of_the_chosen_instruction_set) {
+TEST(MatmulLibrary, blis_runs_the_kernels_of_the_chosen_instruction_set) {
   const std::string isa = kernels::cpu::instruction_set(), blis = kernels::cpu::blis_kernels();
   if (isa == "avx3") {
     EXPECT_EQ(blis, "skx");
@@ -215,6 +218,8 @@ TEST(Matmul, blis_runs_the_kernels_of_the_chosen_instruction_set) {
     EXPECT_FALSE(blis.empty());
   }
 }
+
+DELTRON_EVERY_TARGET(Matmul);
 
 }  // namespace
 }  // namespace deltron

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace deltron::testing {
+namespace deltron::test {
 
 // RMS(ours - expected) / RMS(expected); where the expected values are all zero, the largest |ours|. NaN anywhere gives NaN.
 inline double error_ratio(const std::vector<double>& ours, const std::vector<double>& expected) {
@@ -43,4 +43,4 @@ class TestRandom {
   std::uint64_t state_;
 };
 
-}  // namespace deltron::testing
+}  // namespace deltron::test

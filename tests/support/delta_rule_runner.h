@@ -1,5 +1,5 @@
-// Runs the CPU kernels of the gated delta rule on a DeltaRuleProblem: storage of any dtype, views of any layout inside buffers whose
-// unused elements are NaN (inputs) or must stay untouched (outputs), any number of threads.
+// Runs the CPU kernels of the gated delta rule on a DeltaRuleProblem: storage of any dtype, views of any layout inside buffers
+// whose unused elements are NaN (inputs) or must stay untouched (outputs), any number of threads.
 #pragma once
 
 #include <limits>
@@ -11,7 +11,7 @@
 #include "tests/support/reference_gated_delta_rule.h"
 #include "tests/support/typed_buffer.h"
 
-namespace deltron::testing {
+namespace deltron::test {
 
 struct DeltaRuleRun {
   DType dtype = DType::F32;
@@ -20,8 +20,8 @@ struct DeltaRuleRun {
   DType d_gate_dtype = DType::F32;
   int threads = 2;
   bool backward = true;
-  bool keep_inverse = true;       // false: t_inverse null, no backward
-  bool fused_views = false;       // q, k, v inside one [T, 2Dq+Dv]; gates inside [T, Dv+2Hv]; gradients likewise
+  bool keep_inverse = true;  // false: t_inverse null, no backward
+  bool fused_views = false;  // q, k, v inside one [T, 2Dq+Dv]; gates inside [T, Dv+2Hv]; gradients likewise
   enum Layout { Packed, BatchFirst, SequenceFirst } layout = Packed;  // the last two need equal lengths
 };
 
@@ -52,7 +52,9 @@ inline DeltaRuleOutcome run_gated_delta_rule(const DeltaRuleProblem& p, const De
     view.data = s.buffer->at(s.column);
     view.head_stride = s.dim;
     view.token_stride = run.layout == DeltaRuleRun::SequenceFirst ? s.row * N : s.row;
-    view.sequence_stride = run.layout == DeltaRuleRun::SequenceFirst ? s.row : run.layout == DeltaRuleRun::BatchFirst ? s.row * length : 0;
+    view.sequence_stride = run.layout == DeltaRuleRun::SequenceFirst ? s.row
+                           : run.layout == DeltaRuleRun::BatchFirst  ? s.row * length
+                                                                     : 0;
     return view;
   };
   const auto write = [&](const Section& s, const std::vector<double>& values) {
@@ -99,7 +101,8 @@ inline DeltaRuleOutcome run_gated_delta_rule(const DeltaRuleProblem& p, const De
     for (std::size_t i = 0; i < values.size(); ++i) buffer.set(static_cast<std::int64_t>(i), values[i]);
     return buffer;
   };
-  TypedBuffer A_log = plain(p.A_log), dt_bias = plain(p.dt_bias), initial = plain(p.initial_state), d_final = plain(p.d_final_state);
+  TypedBuffer A_log = plain(p.A_log), dt_bias = plain(p.dt_bias), initial = plain(p.initial_state),
+              d_final = plain(p.d_final_state);
   const double untouched = -77;
   TypedBuffer ob(run.dtype, T * Hv * V + pad, untouched), final_state(compute, N * Hv * K * V + pad, untouched),
       inverse(run.dtype, T * Hv * 64 + pad, untouched);
@@ -128,11 +131,14 @@ inline DeltaRuleOutcome run_gated_delta_rule(const DeltaRuleProblem& p, const De
   const auto guards = [&](const TypedBuffer& buffer, std::int64_t from, double value) {
     for (std::int64_t i = from; i < buffer.size(); ++i) outcome.touched_outside += buffer.get(i) != value;
   };
-  for (std::size_t i = static_cast<std::size_t>(bytes) + 3; i < workspace.size(); ++i) outcome.touched_outside += workspace[i] != '\xff';
+  for (std::size_t i = static_cast<std::size_t>(bytes) + 3; i < workspace.size(); ++i)
+    outcome.touched_outside += workspace[i] != '\xff';
   guards(ob, T * Hv * V, untouched);
   guards(final_state, N * Hv * K * V, untouched);
   guards(inverse, run.keep_inverse ? T * Hv * 64 : 0, untouched);
-  const auto keep = [&](const TypedBuffer& buffer) { outcome.bits.insert(outcome.bits.end(), buffer.bytes().begin(), buffer.bytes().end()); };
+  const auto keep = [&](const TypedBuffer& buffer) {
+    outcome.bits.insert(outcome.bits.end(), buffer.bytes().begin(), buffer.bytes().end());
+  };
   const auto flat = [](const TypedBuffer& buffer, std::int64_t count) {
     std::vector<double> values(static_cast<std::size_t>(count));
     for (std::int64_t i = 0; i < count; ++i) values[static_cast<std::size_t>(i)] = buffer.get(i);
@@ -159,7 +165,8 @@ inline DeltaRuleOutcome run_gated_delta_rule(const DeltaRuleProblem& p, const De
   b.scale = f.scale, b.initial_state = f.initial_state, b.t_inverse = f.t_inverse;
   b.d_o = view_of(d_o_section, HeadView{});
   b.d_final_state = p.d_final_state.empty() ? nullptr : d_final.data();
-  b.dq = view_of(d_qkv[0], MutableHeadView{}), b.dk = view_of(d_qkv[1], MutableHeadView{}), b.dv = view_of(d_qkv[2], MutableHeadView{});
+  b.dq = view_of(d_qkv[0], MutableHeadView{}), b.dk = view_of(d_qkv[1], MutableHeadView{}),
+  b.dv = view_of(d_qkv[2], MutableHeadView{});
   b.d_decay = view_of(d_gates[0], MutableHeadView{}), b.d_beta = view_of(d_gates[1], MutableHeadView{});
   b.d_gate_dtype = run.d_gate_dtype;
   b.d_A_log = p.raw ? d_A_log.data() : nullptr, b.d_dt_bias = p.raw ? d_dt_bias.data() : nullptr;
@@ -192,4 +199,4 @@ inline DeltaRuleOutcome run_gated_delta_rule(const DeltaRuleProblem& p, const De
   return outcome;
 }
 
-}  // namespace deltron::testing
+}  // namespace deltron::test

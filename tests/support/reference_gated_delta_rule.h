@@ -6,20 +6,20 @@
 #include <cstdint>
 #include <vector>
 
-namespace deltron::testing {
+namespace deltron::test {
 
 struct DeltaRuleProblem {
   std::int64_t key_heads = 1, value_heads = 1, key_dim = 4, value_dim = 4;
   std::vector<std::int64_t> offsets;  // [N+1]
   bool raw = false, allow_neg_eigval = false, l2norm = false;
   double scale = 1;
-  std::vector<double> q, k;              // [T,Hk,K]
-  std::vector<double> v;                 // [T,Hv,V]
-  std::vector<double> decay, beta;       // [T,Hv]
-  std::vector<double> A_log, dt_bias;    // [Hv], raw only
-  std::vector<double> initial_state;     // [N,Hv,K,V], empty: zero
-  std::vector<double> d_o;               // [T,Hv,V]
-  std::vector<double> d_final_state;     // [N,Hv,K,V], empty: zero
+  std::vector<double> q, k;            // [T,Hk,K]
+  std::vector<double> v;               // [T,Hv,V]
+  std::vector<double> decay, beta;     // [T,Hv]
+  std::vector<double> A_log, dt_bias;  // [Hv], raw only
+  std::vector<double> initial_state;   // [N,Hv,K,V], empty: zero
+  std::vector<double> d_o;             // [T,Hv,V]
+  std::vector<double> d_final_state;   // [N,Hv,K,V], empty: zero
 
   std::int64_t tokens() const { return offsets.back(); }
   std::int64_t documents() const { return static_cast<std::int64_t>(offsets.size()) - 1; }
@@ -147,4 +147,4 @@ inline DeltaRuleResult reference_gated_delta_rule(const DeltaRuleProblem& p) {
   return r;
 }
 
-}  // namespace deltron::testing
+}  // namespace deltron::test

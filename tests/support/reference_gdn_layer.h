@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace deltron::testing {
+namespace deltron::test {
 
 using Values = std::vector<double>;
 
@@ -20,8 +20,8 @@ struct ConvReference {
   Values y, dx, dweight;
 };
 // x, dy [T,C]; weight [C,kernel].
-inline ConvReference reference_causal_conv1d(const std::vector<std::int64_t>& offsets, std::int64_t channels, std::int64_t kernel, bool silu,
-                                             const Values& x, const Values& weight, const Values& dy) {
+inline ConvReference reference_causal_conv1d(const std::vector<std::int64_t>& offsets, std::int64_t channels, std::int64_t kernel,
+                                             bool silu, const Values& x, const Values& weight, const Values& dy) {
   ConvReference r{Values(x.size()), Values(x.size()), Values(weight.size())};
   for (std::size_t n = 0; n + 1 < offsets.size(); ++n) {
     for (std::int64_t t = offsets[n]; t < offsets[n + 1]; ++t) {
@@ -49,10 +49,11 @@ struct GatedNormReference {
   Values y, rstd, dx, dz, dweight;
 };
 // x, z, dy [heads in all, dim]; weight [dim].
-inline GatedNormReference reference_gated_rms_norm(std::int64_t dim, bool zero_centered, double epsilon, const Values& x, const Values& z,
-                                                   const Values& weight, const Values& dy) {
+inline GatedNormReference reference_gated_rms_norm(std::int64_t dim, bool zero_centered, double epsilon, const Values& x,
+                                                   const Values& z, const Values& weight, const Values& dy) {
   const std::int64_t rows = static_cast<std::int64_t>(x.size()) / dim;
-  GatedNormReference r{Values(x.size()), Values(static_cast<std::size_t>(rows)), Values(x.size()), Values(x.size()), Values(weight.size())};
+  GatedNormReference r{Values(x.size()), Values(static_cast<std::size_t>(rows)), Values(x.size()), Values(x.size()),
+                       Values(weight.size())};
   for (std::int64_t row = 0; row < rows; ++row) {
     const std::int64_t at = row * dim;
     double square = 0, along = 0;
@@ -94,4 +95,4 @@ inline L2NormReference reference_l2_norm(std::int64_t dim, double epsilon, const
   return r;
 }
 
-}  // namespace deltron::testing
+}  // namespace deltron::test

@@ -6,17 +6,24 @@
 #include "kernels/views.h"
 #include "tests/support/typed_buffer.h"
 
-namespace deltron::testing {
+namespace deltron::test {
 
 class Strided {
  public:
   // `before` and `after` guard elements around the slot in each row.
-  Strided(DType dtype, std::int64_t rows, std::int64_t heads, std::int64_t dim, double guard, std::int64_t before = 0, std::int64_t after = 0)
-      : rows_(rows), width_(heads * dim), dim_(dim), before_(before), stride_(before + heads * dim + after), guard_(guard),
+  Strided(DType dtype, std::int64_t rows, std::int64_t heads, std::int64_t dim, double guard, std::int64_t before = 0,
+          std::int64_t after = 0)
+      : rows_(rows),
+        width_(heads * dim),
+        dim_(dim),
+        before_(before),
+        stride_(before + heads * dim + after),
+        guard_(guard),
         buffer_(dtype, rows * stride_ + 32, guard) {}
   Strided& write(const std::vector<double>& values) {
     for (std::int64_t r = 0; r < rows_; ++r) {
-      for (std::int64_t i = 0; i < width_; ++i) buffer_.set(r * stride_ + before_ + i, values[static_cast<std::size_t>(r * width_ + i)]);
+      for (std::int64_t i = 0; i < width_; ++i)
+        buffer_.set(r * stride_ + before_ + i, values[static_cast<std::size_t>(r * width_ + i)]);
     }
     return *this;
   }
@@ -51,4 +58,4 @@ class Strided {
   TypedBuffer buffer_;
 };
 
-}  // namespace deltron::testing
+}  // namespace deltron::test

@@ -8,12 +8,13 @@
 #include "src/base/bfloat16.h"
 #include "src/base/dtype.h"
 
-namespace deltron::testing {
+namespace deltron::test {
 
 // A typed buffer, written and read as doubles.
 class TypedBuffer {
  public:
-  TypedBuffer(DType dtype, std::int64_t count, double fill) : dtype_(dtype), bytes_(static_cast<std::size_t>(count) * dtype_size(dtype)) {
+  TypedBuffer(DType dtype, std::int64_t count, double fill)
+      : dtype_(dtype), bytes_(static_cast<std::size_t>(count) * dtype_size(dtype)) {
     for (std::int64_t i = 0; i < count; ++i) set(i, fill);
   }
   void set(std::int64_t i, double value) {
@@ -58,4 +59,4 @@ inline void round_to(DType dtype, std::vector<double>& values) {
   }
 }
 
-}  // namespace deltron::testing
+}  // namespace deltron::test

@@ -1,0 +1,72 @@
+// `deltron train`: a YAML configuration to a trained run.
+#include "src/base/human.h"
+#include "src/base/log.h"
+#include "src/config/loader.h"
+#include "src/config/validate.h"
+#include "src/train/plan.h"
+#include "src/train/run_folder.h"
+#include "src/train/trainer.h"
+#include "tools/command.h"
+
+namespace deltron::tools {
+namespace {
+
+class TrainCommand : public Command {
+ public:
+  std::string name() const override { return "train"; }
+  std::string summary() const override { return "train a model from a YAML configuration"; }
+  std::string examples() const override {
+    return "  deltron train -c configs/kjv_tiny.yaml\n"
+           "  deltron train -c configs/kjv_tiny.yaml --minutes 5 checkpoint.save=runs/first\n"
+           "  deltron train -c configs/kjv_tiny.yaml optimizer.lr=2e-3 --dry-run\n"
+           "  deltron train -c runs/first/config.yaml --resume 400\n";
+  }
+  void declare(OptionSet& options) override {
+    options.value("-c,--config", config_, "FILE", "configuration (docs/config_reference.md)");
+    options.require("--config");
+    options.value("--minutes", minutes_, "N", "measure the speed first and fix training.train_iters to about N minutes");
+    options.flag("--dry-run", dry_run_, "check everything, print the plan, open the data, train nothing");
+    options.value("--resume", resume_, "auto|STEP|never", "checkpoint to go on from (checkpoint.resume)");
+    options.flag("--weights-only", weights_only_, "take the checkpoint's weights only: step, optimizer and data start anew");
+    options.rest("section.key=value", overrides_, false, "overrides of single keys");
+  }
+  ExitCode run(CommandIo& io) override {
+    if (!resume_.empty()) overrides_.push_back("checkpoint.resume=" + resume_);
+    if (minutes_ < 0) usage_error(name(), "--minutes must be above 0");
+    const RunConfig config = load_run_config(config_, overrides_);
+    if (dry_run_) {
+      io.out << to_text(make_plan(config));
+      const std::int64_t samples = config.training.train_iters * config.training.global_batch_size;
+      io.out << "data        " << make_sample_source(data_options(config), Split::Train, samples)->describe() << "\n";
+      return ExitCode::Done;
+    }
+    TrainOptions options;
+    options.command = io.arguments;
+    options.minutes = minutes_;
+    options.weights_only = weights_only_;
+    const TrainOutcome outcome = train(config, options);
+    if (outcome.stopped) {
+      log_warning("stopped by " + outcome.reason + " at step " + std::to_string(outcome.progress.step) +
+                  (config.checkpoint.save.empty()
+                       ? "; nothing is saved, as checkpoint.save is empty"
+                       : "; saved, go on with: deltron train -c " + config.checkpoint.save + "/" + kResolvedConfigFile));
+      return ExitCode::StoppedAndSaved;
+    }
+    io.out << "trained " << outcome.progress.step << " steps, loss " << fixed(outcome.final_loss, 4);
+    if (!config.checkpoint.save.empty()) io.out << ", run folder " << config.checkpoint.save;
+    io.out << "\n";
+    return ExitCode::Done;
+  }
+
+ private:
+  std::string config_, resume_;
+  double minutes_ = 0;
+  bool dry_run_ = false, weights_only_ = false;
+  std::vector<std::string> overrides_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_train_command() { return std::make_unique<TrainCommand>(); }
+
+}  // namespace deltron::tools

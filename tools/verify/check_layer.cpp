@@ -1,0 +1,68 @@
+// See checks.h: the Gated DeltaNet mixer, its weights under logical names.
+#include <memory>
+
+#include "kernels/gated_delta_rule.h"
+#include "src/autograd/engine.h"
+#include "src/nn/gdn.h"
+#include "tools/verify/checks.h"
+#include "tools/verify/golden.h"
+
+namespace deltron::tools {
+
+void check_layer(Context& ctx, const std::string& path, FileReport& report) {
+  constexpr double kForwardLimit = 1e-5, kGradientLimit = 1e-4;
+  const GoldenFile golden(path);
+  TransformerConfig config;
+  config.num_layers = 1;
+  config.hidden_size = golden.size("hidden_size");
+  config.linear_num_key_heads = golden.size("linear_num_key_heads");
+  config.linear_num_value_heads = golden.size("linear_num_value_heads");
+  config.linear_key_head_dim = golden.size("linear_key_head_dim");
+  config.linear_value_head_dim = golden.size("linear_value_head_dim");
+  config.linear_conv_kernel_dim = golden.size("linear_conv_kernel_dim");
+  config.layernorm_epsilon = golden.number("out_norm_eps");
+  config.experimental_attention_variant = ExperimentalAttentionVariant::Gdn;
+  ParameterStore store;
+  LayerSetup setup;
+  setup.store = &store;
+  setup.config = &config;
+  setup.input_norm = false;
+  const GatedDeltaNet layer(setup);
+  store.materialise(ctx, true);
+
+  const std::string prefix = "self_attention.";
+  const std::vector<LogicalTensor> weights = store.logical();
+  std::vector<std::string> names = {"x", "cu_seqlens", "d_y", "y", "d_x"};
+  for (const LogicalTensor& weight : weights) {
+    names.push_back(weight.name.substr(prefix.size()));
+    names.push_back("d_" + names.back());
+  }
+  golden.require_names(names);
+  for (const LogicalTensor& weight : weights) {
+    const std::string name = weight.name.substr(prefix.size());
+    if (golden.shape(name, weight.shape.size()) != weight.shape) {
+      golden_error(path, "tensor '" + name + "' has the wrong shape", shape_text(golden.shape(name, weight.shape.size())),
+                   "the metadata give " + shape_text(weight.shape));
+    }
+    from_doubles(ctx, weight.value(), golden.values(name));
+  }
+
+  const std::vector<std::int64_t> sizes = golden.shape("x", 2);
+  if (sizes[1] != config.hidden_size || golden.shape("d_y", 2) != sizes)
+    golden_error(path, "x and d_y must both be [tokens, hidden_size]");
+  const auto layout = std::make_shared<const SequenceLayout>(ctx, golden.integers("cu_seqlens"), sizes[0]);
+  const Tensor x = make_leaf(golden.tensor(ctx, "x", DType::F32), "x");
+  const Tensor y = layer.forward(ctx, x, layout);
+  report.kind = "layer";
+  report.dtype = dtype_name(DType::F32);
+  report.kernel = kernels::cpu::gated_delta_rule_kernel_name();
+  report.comparisons.push_back(golden.compare(ctx, "y", y, kForwardLimit));
+  backward(ctx, {y}, {golden.tensor(ctx, "d_y", DType::F32)});
+  report.comparisons.push_back(golden.compare(ctx, "d_x", leaf_of(x)->gradient, kGradientLimit));
+  for (const LogicalTensor& weight : weights) {
+    const std::string name = "d_" + weight.name.substr(prefix.size());
+    report.comparisons.push_back(golden.compare(ctx, name, weight.slice(weight.parameter->main_gradient), kGradientLimit));
+  }
+}
+
+}  // namespace deltron::tools

@@ -117,13 +117,17 @@ TEST(ModelParameters, start_finite_with_the_declared_statistics_whatever_the_mod
   HybridLanguageModel other(ctx, config, DType::F32, false, 2);
   other.parameters().initialise(ctx, 9);
   for (const LogicalTensor& tensor : other.parameters().logical()) {
-    if (tensor.name.find("layers.0.") != std::string::npos) EXPECT_EQ(to_doubles(ctx, tensor.value()), values.at(tensor.name)) << tensor.name;
+    if (tensor.name.find("layers.0.") != std::string::npos) {
+      EXPECT_EQ(to_doubles(ctx, tensor.value()), values.at(tensor.name)) << tensor.name;
+    }
   }
   config.layernorm_zero_centered_gamma = config.linear_output_norm_zero_centered_gamma = true;
   HybridLanguageModel centred(ctx, config, DType::F32, false, 2);
   centred.parameters().initialise(ctx, 9);
   for (const LogicalTensor& tensor : centred.parameters().logical()) {
-    if (tensor.name.find("norm") != std::string::npos) EXPECT_EQ(test::largest(to_doubles(ctx, tensor.value())), 0) << tensor.name;
+    if (tensor.name.find("norm") != std::string::npos) {
+      EXPECT_EQ(test::largest(to_doubles(ctx, tensor.value())), 0) << tensor.name;
+    }
   }
 }
 

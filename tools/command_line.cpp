@@ -43,7 +43,8 @@ class CliOptions : public OptionSet {
   explicit CliOptions(CLI::App& app) : app_(app) {}
 
   void flag(const std::string& names, bool& target, const std::string& help) override {
-    note(names, app_.add_flag(names, target, help));
+    app_.add_flag(names, target, help);
+    note(names);
   }
   void value(const std::string& names, std::string& target, const std::string& placeholder, const std::string& help) override {
     single(names, target, placeholder, help);
@@ -58,7 +59,7 @@ class CliOptions : public OptionSet {
               const std::string& help) override {
     CLI::Option* option = app_.add_option(names, target, help)->option_text(placeholder + " ...");
     option->type_size(1)->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-    note(names, option);
+    note(names);
   }
   void choice(const std::string& names, std::string& target, const std::vector<std::string>& words,
               const std::string& help) override {
@@ -66,16 +67,15 @@ class CliOptions : public OptionSet {
     choices_.push_back({long_name(names), &target, words});
   }
   void positional(const std::string& name, std::string& target, bool required, const std::string& help) override {
-    if (required)
-      required_.push_back({upper(name), app_.add_option(name, target, help)->option_text("(required)")});
-    else
-      app_.add_option(name, target, help)->option_text("(optional)");
+    place(name, app_.add_option(name, target, help)->option_text(" "), required);
   }
   void rest(const std::string& name, std::vector<std::string>& target, bool required, const std::string& help) override {
-    CLI::Option* option = app_.add_option(name, target, help)->option_text("...");
-    if (required) required_.push_back({upper(name), option});
+    place(name, app_.add_option(name, target, help)->option_text("..."), required);
   }
-  void require(const std::string& name) override { required_.push_back({name, app_.get_option(name)}); }
+  void require(const std::string& name) override {
+    required_.push_back({name, app_.get_option(name)});
+    app_.get_option(name)->required();
+  }
 
   const std::vector<std::string>& names() const { return names_; }
 
@@ -100,9 +100,15 @@ class CliOptions : public OptionSet {
 
   template <class T>
   void single(const std::string& names, T& target, const std::string& placeholder, const std::string& help) {
-    note(names, app_.add_option(names, target, help)->option_text(placeholder));
+    app_.add_option(names, target, help)->option_text(placeholder);
+    note(names);
   }
-  void note(const std::string& names, CLI::Option*) {
+  void place(const std::string& name, CLI::Option* option, bool required) {
+    if (!required) return;
+    option->required();
+    required_.push_back({upper(name), option});
+  }
+  void note(const std::string& names) {
     std::size_t begin = 0;
     while (begin <= names.size()) {
       const std::size_t end = std::min(names.find(',', begin), names.size());
@@ -165,8 +171,12 @@ class Parser {
     try {
       root_.parse(reversed);
     } catch (const CLI::CallForHelp&) {
-      out << chosen().app->help();
+      out << chosen().help();
       return ExitCode::Done;
+    } catch (const CLI::RequiredError& failure) {
+      check_extras(chosen());  // a misspelt option says more than what is missing because of it
+      chosen().options->check(chosen().title());
+      usage_error(chosen().title(), failure.what());
     } catch (const CLI::ParseError& failure) {
       usage_error(chosen().title(), failure.what());
     }
@@ -179,7 +189,7 @@ class Parser {
     entry.options->check(entry.title());
     apply(flags_);
     if (entry.command == nullptr) {
-      log_message(LogLevel::Info, entry.app->help());
+      log_message(LogLevel::Info, entry.help());
       usage_error(entry.title(), "a command is missing");
     }
     CommandIo io{out, stdout_style().colour, flags_.quiet, flags_.verbose, arguments};
@@ -193,6 +203,10 @@ class Parser {
     CLI::App* app = nullptr;
     Command* command = nullptr;  // null: the root or a group
     std::unique_ptr<CliOptions> options;
+    std::string help() const {  // CLI11 wants the words before the app's own name
+      const std::string line = "deltron " + title();
+      return app->get_parent() == nullptr ? app->help() : app->help(line.substr(0, line.rfind(' ')));
+    }
     std::string title() const { return command == nullptr && app->get_parent() == nullptr ? "" : path(app); }
     static std::string path(const CLI::App* app) {
       const CLI::App* parent = app->get_parent();

@@ -135,6 +135,7 @@ TEST(CommandLine, help_goes_to_stdout_and_shows_options_and_examples) {
   const CliResult result = run_sample({"sample", "--help"});
   EXPECT_EQ(result.code, 0);
   EXPECT_THAT(result.out, HasSubstr("--count"));
+  EXPECT_THAT(result.out, HasSubstr("Usage: deltron sample [OPTIONS] file"));
   EXPECT_THAT(result.out, HasSubstr("deltron sample x --count 3"));
 }
 

@@ -25,6 +25,34 @@ TEST(GdnGradients, qkv_prep_with_and_without_l2_norm) {
   }
 }
 
+TEST(GdnGradients, qkv_prep_works_in_place_on_a_gradient_of_its_own_and_on_a_copy_of_a_shared_one) {
+  std::vector<std::uint64_t> bits[2];
+  std::int64_t allocations[2];
+  for (int shared : {0, 1}) {
+    Context ctx(small_context());
+    const QkvPrepOptions options{.key_heads = 1, .value_heads = 1, .key_dim = 3, .value_dim = 2};
+    const Tensor qkv = make_leaf(test::random_tensor(ctx, {9, 8}, DType::F64, 1), "qkv"), conv = test::random_tensor(ctx, {8, 3}, DType::F64, 2);
+    const Tensor y = gdn_qkv_prep(ctx, qkv, conv, layout_of(ctx, {0, 9}), options, "prep");
+    Tensor held;
+    std::vector<double> before;
+    add_gradient_hook(y, [&](const Tensor& gradient) {
+      before = to_doubles(ctx, gradient);
+      if (shared == 1) held = gradient;
+    });
+    const Tensor root = test::scaled(ctx, y, 2, "root");
+    const Tensor seed = test::random_tensor(ctx, {9, 8}, DType::F64, 3);
+    const std::int64_t start = ctx.memory()->stats().allocations;
+    backward(ctx, {root}, {seed});
+    allocations[shared] = ctx.memory()->stats().allocations - start;
+    bits[shared] = test::bits_of(ctx, test::gradient_of(qkv));
+    if (shared == 1) {
+      EXPECT_EQ(to_doubles(ctx, held), before);
+    }
+  }
+  EXPECT_EQ(bits[0], bits[1]);
+  EXPECT_EQ(allocations[1], allocations[0] + 1);
+}
+
 TEST(GdnGradients, gated_rms_norm_with_a_strided_gate) {
   Context ctx(small_context());
   for (bool zero_centered : {false, true}) {

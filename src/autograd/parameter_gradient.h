@@ -23,7 +23,11 @@ class ParameterGradient {
       buffer_ = Tensor::zeros(ctx, shape, compute, "parameter gradient");
     }
   }
-  void* data() const { return buffer_.defined() ? buffer_.data() : nullptr; }
+  // Null means "not wanted", also to queries of workspace sizes; so on meta, where no kernel runs, any other address will do.
+  void* data() const {
+    if (!buffer_.defined()) return nullptr;
+    return ctx_.is_meta() ? static_cast<void*>(&ctx_) : buffer_.data();
+  }
   const Tensor& buffer() const { return buffer_; }
   void finish() {
     if (!buffer_.defined()) return;

@@ -25,6 +25,34 @@ TEST(GdnGradients, qkv_prep_with_and_without_l2_norm) {
   }
 }
 
+TEST(GdnGradients, qkv_prep_works_in_place_on_a_gradient_of_its_own_and_on_a_copy_of_a_shared_one) {
+  std::vector<std::uint64_t> bits[2];
+  std::int64_t allocations[2];
+  for (int shared : {0, 1}) {
+    Context ctx(small_context());
+    const QkvPrepOptions options{.key_heads = 1, .value_heads = 1, .key_dim = 3, .value_dim = 2};
+    const Tensor qkv = make_leaf(test::random_tensor(ctx, {9, 8}, DType::F64, 1), "qkv"), conv = test::random_tensor(ctx, {8, 3}, DType::F64, 2);
+    const Tensor y = gdn_qkv_prep(ctx, qkv, conv, layout_of(ctx, {0, 9}), options, "prep");
+    Tensor held;
+    std::vector<double> before;
+    add_gradient_hook(y, [&](const Tensor& gradient) {
+      before = to_doubles(ctx, gradient);
+      if (shared == 1) held = gradient;
+    });
+    const Tensor root = test::scaled(ctx, y, 2, "root");
+    const Tensor seed = test::random_tensor(ctx, {9, 8}, DType::F64, 3);
+    const std::int64_t start = ctx.memory()->stats().allocations;
+    backward(ctx, {root}, {seed});
+    allocations[shared] = ctx.memory()->stats().allocations - start;
+    bits[shared] = test::bits_of(ctx, test::gradient_of(qkv));
+    if (shared == 1) {
+      EXPECT_EQ(to_doubles(ctx, held), before);
+    }
+  }
+  EXPECT_EQ(bits[0], bits[1]);
+  EXPECT_EQ(allocations[1], allocations[0] + 1);
+}
+
 TEST(GdnGradients, gated_rms_norm_with_a_strided_gate) {
   Context ctx(small_context());
   for (bool zero_centered : {false, true}) {
@@ -123,6 +151,26 @@ TEST(GdnGradients, an_asked_final_state_that_nobody_uses_changes_no_gradient) {
   EXPECT_EQ(bits[0], bits[1]);
 }
 
+TEST(GdnGradients, gates_of_two_types_get_gradients_of_their_own_types) {
+  std::vector<std::vector<double>> gradients[2];
+  for (int mixed : {0, 1}) {
+    Context ctx(small_context());
+    GatedDeltaRuleOptions options;
+    options.key_heads = options.value_heads = 1;
+    options.key_dim = options.value_dim = 4;
+    const Tensor q = test::random_tensor(ctx, {70, 1, 4}, DType::F32, 1, 0.4);
+    const std::vector<double> rounded = to_doubles(ctx, test::random_tensor(ctx, {70, 1}, DType::BF16, 2, 0.05, "beta", 0.3));
+    const DType type = mixed == 1 ? DType::BF16 : DType::F32;
+    const Tensor beta = make_leaf(make_tensor(ctx, {70, 1}, type, rounded, "beta"), "beta");
+    const Tensor decay = make_leaf(test::random_tensor(ctx, {70, 1}, DType::F32, 3, 0.05, "decay", -0.3), "decay");
+    test::backward_of(ctx, gated_delta_rule(ctx, {q, q, q, decay, beta, {}, {}, {}}, layout_of(ctx, {0, 70}), options, "rule").out);
+    EXPECT_EQ(test::gradient_of(beta).dtype(), type);
+    for (const Tensor& leaf : {decay, beta}) gradients[mixed].push_back(to_doubles(ctx, test::gradient_of(leaf)));
+  }
+  EXPECT_EQ(gradients[0][0], gradients[1][0]);
+  EXPECT_LE(test::relative_difference(gradients[1][1], gradients[0][1]), 1.0 / 256);
+}
+
 TEST(GatedDeltaRule, every_input_fault_has_its_own_message) {
   Context ctx(small_context());
   const LayoutPtr layout = layout_of(ctx, {0, 2, 6});
@@ -148,7 +196,6 @@ TEST(GatedDeltaRule, every_input_fault_has_its_own_message) {
       {[&](auto& i, auto&) { i.decay = tensor({6, 2}); }, {"shape of decay", "[6,2]"}},
       {[&](auto& i, auto&) { i.beta = Tensor(); }, {"beta is missing"}},
       {[&](auto& i, auto&) { i.k = tensor({6, 2, 3}, DType::BF16); }, {"dtypes of q, k, v"}},
-      {[&](auto& i, auto&) { i.beta = tensor({6, 4}, DType::BF16); }, {"dtypes of decay, beta"}},
       {[&](auto& i, auto&) { i.A_log = tensor({4}); }, {"A_log or dt_bias given"}},
       {[](auto&, auto& o) { o.allow_neg_eigval = true; }, {"allow_neg_eigval"}},
       {[&](auto&, auto& o) { o.gate_form = kernels::GateForm::Raw; }, {"A_log is missing"}},

@@ -28,6 +28,7 @@ class TrainCommand : public Command {
     options.flag("--dry-run", dry_run_, "check everything, print the plan, open the data, train nothing");
     options.value("--resume", resume_, "auto|STEP|never", "checkpoint to go on from (checkpoint.resume)");
     options.flag("--weights-only", weights_only_, "take the checkpoint's weights only: step, optimizer and data start anew");
+    options.hidden_value("--inject-nan", inject_nan_);  // step=N,param=NAME[,micro_batch=M]
     options.rest("section.key=value", overrides_, false, "overrides of single keys");
   }
   ExitCode run(CommandIo& io) override {
@@ -43,6 +44,7 @@ class TrainCommand : public Command {
     TrainOptions options;
     options.command = io.arguments;
     options.minutes = minutes_;
+    options.inject_nan = parse_nan_injection(inject_nan_);
     options.weights_only = weights_only_;
     const TrainOutcome outcome = train(config, options);
     if (outcome.stopped) {
@@ -59,7 +61,7 @@ class TrainCommand : public Command {
   }
 
  private:
-  std::string config_, resume_;
+  std::string config_, resume_, inject_nan_;
   double minutes_ = 0;
   bool dry_run_ = false, weights_only_ = false;
   std::vector<std::string> overrides_;

@@ -29,6 +29,8 @@ class OptionSet {
   // One of `words`; anything else is a usage error that lists them.
   virtual void choice(const std::string& names, std::string& target, const std::vector<std::string>& words,
                       const std::string& help) = 0;
+  // Not shown in help: for tests.
+  virtual void hidden_value(const std::string& names, std::string& target) = 0;
   // In the order of their declaration; `rest` takes all that follow. `name` is shown in upper case: FILE.
   virtual void positional(const std::string& name, std::string& target, bool required, const std::string& help) = 0;
   virtual void rest(const std::string& name, std::vector<std::string>& target, bool required, const std::string& help) = 0;

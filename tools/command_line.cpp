@@ -66,6 +66,7 @@ class CliOptions : public OptionSet {
     single(names, target, joined(words), help);
     choices_.push_back({long_name(names), &target, words});
   }
+  void hidden_value(const std::string& names, std::string& target) override { app_.add_option(names, target)->group(""); }
   void positional(const std::string& name, std::string& target, bool required, const std::string& help) override {
     place(name, app_.add_option(name, target, help)->option_text(" "), required);
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/attention.h"
+#include "kernels/attention_decode.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "src/autograd/parameter_gradient.h"
@@ -190,6 +191,28 @@ Tensor attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v
   node->out = SavedTensor(ctx, out, std::string(name) + ".out");
   node->log_sum_exp = SavedTensor(ctx, lse, std::string(name) + ".log_sum_exp");
   return recorder.output(out);
+}
+
+Tensor attention_over_cache(Context& ctx, const Tensor& q, const Tensor& keys, const Tensor& values, const char* name) {
+  DELTRON_CHECK(q.rank() == 3 && keys.rank() == 3 && values.shape() == keys.shape() && q.size(2) == keys.size(2) &&
+                    q.size(0) <= keys.size(0) && q.size(1) % keys.size(1) == 0,
+                name, ": q ", shape_text(q.shape()), ", keys ", shape_text(keys.shape()), ", values ", shape_text(values.shape()));
+  DELTRON_CHECK(!GraphRecorder::wanted(ctx, {q, keys, values}), name, ": attention over a cache has no gradient");
+  Tensor out = Tensor::empty(ctx, {q.size(0), q.size(1) * q.size(2)}, q.dtype(), name);
+  kernels::AttentionDecodeArgs args;
+  args.tokens = q.size(0);
+  args.context = keys.size(0);
+  args.query_heads = q.size(1);
+  args.kv_heads = keys.size(1);
+  args.dim = q.size(2);
+  args.dtype = q.dtype();
+  args.scale = 1.0 / std::sqrt(static_cast<double>(q.size(2)));
+  args.q = head_view(q);
+  args.k = head_view(keys);
+  args.v = head_view(values);
+  args.o = mutable_head_view(out.split_last(args.query_heads));
+  DELTRON_LAUNCH_WITH_WORKSPACE(ctx, attention_decode, args);
+  return out;
 }
 
 }  // namespace deltron

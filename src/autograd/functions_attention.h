@@ -28,4 +28,8 @@ struct AttentionOptions {
 Tensor attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const LayoutPtr& layout, const AttentionOptions& options,
                  const char* name);
 
+// Generation: q [T,Hq,D] are the last T tokens of a sequence whose keys and values [S,Hkv,D], S >= T, are given whole -> [T,Hq*D].
+// No graph.
+Tensor attention_over_cache(Context& ctx, const Tensor& q, const Tensor& keys, const Tensor& values, const char* name);
+
 }  // namespace deltron

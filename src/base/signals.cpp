@@ -28,6 +28,11 @@ void install_stop_signals() {
   sigaction(SIGTERM, &action, nullptr);
   sigaction(SIGUSR1, &action, nullptr);
   sigaction(SIGINT, &action, nullptr);
+  // Launchers may start a program with these blocked; what arrived meanwhile is delivered now.
+  sigset_t ours;
+  sigemptyset(&ours);
+  for (int number : {SIGTERM, SIGUSR1, SIGINT}) sigaddset(&ours, number);
+  sigprocmask(SIG_UNBLOCK, &ours, nullptr);
 }
 
 int stop_signal() { return stop_flag; }

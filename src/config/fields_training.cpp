@@ -26,6 +26,8 @@ void add_training_fields(std::vector<Field>& table) {
       .at_least(0).at_most(kMost).in("steps");
   t.add("exit_duration_in_mins", &T::exit_duration_in_mins, "save and stop with exit code 75 after this time; 0 = off")
       .at_least(0).at_most(kMost).in("minutes");
+  t.add("memory_limit_gib", &T::memory_limit_gib, "device memory that a rank may use; past it: out of memory; 0 = what the device has")
+      .at_least(0).at_most(1048576).in("GiB");
 
   SectionFields<OptimizerConfig> o(table, "optimizer", &RunConfig::optimizer);
   using O = OptimizerConfig;

@@ -36,12 +36,7 @@ const std::vector<NotYet>& run_entries() {
       {"parallel.context_parallel_size", {}},
       {"parallel.pipeline_model_parallel_size", {}},
       {"training.device", {"cuda"}},
-      {"training.exit_interval", {}},
-      {"training.exit_duration_in_mins", {}},
       {"optimizer.use_distributed_optimizer", {}},
-      {"logging.tensorboard", {}},
-      {"logging.log_per_layer_grad_norm", {}},
-      {"logging.loss_spike_z_score", {}},
   };
   return entries;
 }

@@ -119,7 +119,8 @@ void mqar_fits_the_vocabulary(RuleContext& context) {
 
 void checkpoint_keys_need_a_folder(RuleContext& context) {
   if (!context.config.checkpoint.save.empty()) return;
-  context.without_effect({"checkpoint.save_interval", "checkpoint.keep_last", "checkpoint.keep_every", "checkpoint.resume"},
+  context.without_effect({"checkpoint.save_interval", "checkpoint.keep_last", "checkpoint.keep_every", "checkpoint.resume",
+                          "logging.tensorboard", "logging.log_per_layer_grad_norm"},
                          "read only where checkpoint.save names a run folder", {"checkpoint.save"}, "remove it or set checkpoint.save");
 }
 

@@ -103,6 +103,7 @@ struct TrainingConfig {
   bool deterministic_mode = true;
   std::int64_t exit_interval = 0;
   std::int64_t exit_duration_in_mins = 0;
+  double memory_limit_gib = 0.0;   // 0: what the device has
   bool operator==(const TrainingConfig&) const = default;
 };
 

@@ -38,6 +38,29 @@ Tensor HybridLanguageModel::logits(Context& ctx, const Tensor& ids, const Layout
   return norm_linear(ctx, hidden, final_norm_->value, norm, {output_->value}, {"logits"})[0];
 }
 
+Tensor HybridLanguageModel::next_logits(Context& ctx, const std::vector<std::int32_t>& ids, DecodeCache& cache) const {
+  DELTRON_CHECK(!ids.empty(), "no token to go on from");
+  GradModeGuard no_graph(ctx, false);
+  const auto count = static_cast<std::int64_t>(ids.size());
+  std::vector<std::int32_t> positions(ids.size());
+  for (std::size_t i = 0; i < ids.size(); ++i) positions[i] = static_cast<std::int32_t>(cache.tokens) + static_cast<std::int32_t>(i);
+  const auto layout = std::make_shared<const SequenceLayout>(ctx, std::vector<std::int64_t>{0, count}, count, positions);
+  const LayoutPtr conv_layout =
+      std::make_shared<const SequenceLayout>(SequenceLayout::dense(ctx, 1, count + config_.linear_conv_kernel_dim - 1));
+  const Tensor device_ids = Tensor::empty(ctx, {count}, DType::I32, "ids", MemoryTag::Data);
+  copy_from_host(ctx, device_ids, ids.data());
+  cache.layers.resize(blocks_.size());
+  Tensor hidden = embedding(ctx, device_ids, embedding_->value, dtype_, "embedding");
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    cache.layers[i].past = cache.tokens;
+    cache.layers[i].conv_layout = conv_layout;
+    hidden = blocks_[i].forward_cached(ctx, hidden, layout, cache.layers[i]);
+  }
+  cache.tokens += count;
+  const NormOptions norm{config_.layernorm_zero_centered_gamma, config_.layernorm_epsilon};
+  return norm_linear(ctx, hidden.slice(0, count - 1, 1), final_norm_->value, norm, {output_->value}, {"logits"})[0];
+}
+
 Tensor HybridLanguageModel::loss(Context& ctx, const Tensor& ids, const Tensor& labels, const LayoutPtr& layout, const ForwardMode& mode,
                                  double scale) const {
   const Tensor scores = logits(ctx, ids, layout, mode);

@@ -18,6 +18,10 @@ class HybridLanguageModel {
   // Sum of the cross entropy over valid labels times `scale`, one F64 value.
   Tensor loss(Context& ctx, const Tensor& ids, const Tensor& labels, const LayoutPtr& layout, const ForwardMode& mode, double scale) const;
 
+  // Generation with memory: logits [1, vocab] of the last of the next tokens of one sequence. `cache` is empty (default) before the
+  // first call, which takes the whole prompt; later calls take one token or more. Nothing is kept for gradients.
+  Tensor next_logits(Context& ctx, const std::vector<std::int32_t>& ids, DecodeCache& cache) const;
+
   ParameterStore& parameters() { return store_; }
   const ParameterStore& parameters() const { return store_; }
   const TransformerConfig& config() const { return config_; }

@@ -2,6 +2,7 @@
 #include "src/nn/attention.h"
 
 #include "src/base/rng.h"
+#include "src/tensor/ops.h"
 
 namespace deltron {
 
@@ -41,7 +42,33 @@ SelfAttention::SelfAttention(const LayerSetup& setup, std::uint64_t seed)
                                        .init = InitKind::Normal, .init_scale = setup.output_std()});
 }
 
+namespace {
+
+// Rows [begin, begin + rows) of buffer [capacity,G,d] become `rows`; the buffer grows by doubling.
+void append(Context& ctx, Tensor& buffer, std::int64_t begin, const Tensor& rows, const char* name) {
+  const std::int64_t needed = begin + rows.size(0);
+  if (!buffer.defined() || buffer.size(0) < needed) {
+    constexpr std::int64_t kFirst = 64;
+    std::int64_t capacity = buffer.defined() ? buffer.size(0) : kFirst;
+    while (capacity < needed) capacity *= 2;
+    Tensor grown = Tensor::empty(ctx, {capacity, rows.size(1), rows.size(2)}, rows.dtype(), name);
+    if (begin > 0) convert(ctx, buffer.slice(0, 0, begin), grown.slice(0, 0, begin));
+    buffer = grown;
+  }
+  convert(ctx, contiguous(ctx, rows, name), buffer.slice(0, begin, rows.size(0)));
+}
+
+}  // namespace
+
 Tensor SelfAttention::forward(Context& ctx, const Tensor& x, const LayoutPtr& layout, bool training) const {
+  return run(ctx, x, layout, training, nullptr);
+}
+
+Tensor SelfAttention::forward_cached(Context& ctx, const Tensor& x, const LayoutPtr& layout, LayerCache& cache) const {
+  return run(ctx, x, layout, false, &cache);
+}
+
+Tensor SelfAttention::run(Context& ctx, const Tensor& x, const LayoutPtr& layout, bool training, LayerCache* cache) const {
   const std::int64_t q = heads_ * dim_, kv = groups_ * dim_;
   Tensor projected;
   {
@@ -68,7 +95,17 @@ Tensor SelfAttention::forward(Context& ctx, const Tensor& x, const LayoutPtr& la
     AttentionOptions options;
     options.drop_probability = training ? drop_probability_ : 0;
     options.site = {seed_, static_cast<std::uint32_t>(layer_), kRngSiteAttentionDropout};
-    core = attention(ctx, queries, keys, parts.back(), layout, options, "attn.core");
+    if (cache == nullptr) {
+      core = attention(ctx, queries, keys, parts.back(), layout, options, "attn.core");
+    } else {
+      append(ctx, cache->keys, cache->past, keys, "keys");
+      append(ctx, cache->values, cache->past, parts.back(), "values");
+      const std::int64_t context = cache->past + layout->tokens();
+      // A whole prompt runs through the blocked kernel; later tokens look back into the cache.
+      core = cache->past == 0 ? attention(ctx, queries, keys, parts.back(), layout, options, "attn.core")
+                              : attention_over_cache(ctx, queries, cache->keys.slice(0, 0, context), cache->values.slice(0, 0, context),
+                                                     "attn.core");
+    }
   }
   ScopeGuard scope(ctx, layer_, "attn_proj");
   if (gated_) core = sigmoid_gate(ctx, core, parts[1], "attn.gate");

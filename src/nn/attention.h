@@ -2,6 +2,7 @@
 #pragma once
 
 #include "src/autograd/functions_attention.h"
+#include "src/nn/decode_cache.h"
 #include "src/nn/layer.h"
 
 namespace deltron {
@@ -11,8 +12,11 @@ class SelfAttention {
   SelfAttention(const LayerSetup& setup, std::uint64_t seed);
   // x [T,h] (the residual stream; its norm is inside) -> [T,h].
   Tensor forward(Context& ctx, const Tensor& x, const LayoutPtr& layout, bool training) const;
+  // The same for the next tokens of the one sequence that `cache` holds, which grows by them. No graph.
+  Tensor forward_cached(Context& ctx, const Tensor& x, const LayoutPtr& layout, LayerCache& cache) const;
 
  private:
+  Tensor run(Context& ctx, const Tensor& x, const LayoutPtr& layout, bool training, LayerCache* cache) const;
   int layer_;
   std::uint64_t seed_;
   std::int64_t heads_, groups_, dim_;

@@ -29,4 +29,11 @@ Tensor TransformerBlock::forward(Context& ctx, const Tensor& x, const LayoutPtr&
   return dropout_add(ctx, expanded, hidden, layout, {seed_, layer, kRngSiteHiddenDropoutMlp}, drop, "residual");
 }
 
+Tensor TransformerBlock::forward_cached(Context& ctx, const Tensor& x, const LayoutPtr& layout, LayerCache& cache) const {
+  const auto layer = static_cast<std::uint32_t>(layer_);
+  const Tensor mixed = linear_mixer_ ? linear_mixer_->forward_cached(ctx, x, layout, cache) : softmax_mixer_->forward_cached(ctx, x, layout, cache);
+  const Tensor hidden = dropout_add(ctx, mixed, x, layout, {seed_, layer, kRngSiteHiddenDropoutMixer}, 0, "residual");
+  return dropout_add(ctx, mlp_->forward(ctx, hidden), hidden, layout, {seed_, layer, kRngSiteHiddenDropoutMlp}, 0, "residual");
+}
+
 }  // namespace deltron

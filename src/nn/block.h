@@ -19,6 +19,8 @@ class TransformerBlock {
  public:
   TransformerBlock(const LayerSetup& setup, std::uint64_t seed);
   Tensor forward(Context& ctx, const Tensor& x, const LayoutPtr& layout, const ForwardMode& mode) const;  // [T,h] -> [T,h]
+  // The next tokens of the one sequence in `cache`, without dropout and without a graph.
+  Tensor forward_cached(Context& ctx, const Tensor& x, const LayoutPtr& layout, LayerCache& cache) const;
 
  private:
   int layer_;

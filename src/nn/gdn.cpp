@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "src/tensor/ops.h"
+
 namespace deltron {
 
 GatedDeltaNet::GatedDeltaNet(const LayerSetup& setup)
@@ -40,7 +42,23 @@ GatedDeltaNet::GatedDeltaNet(const LayerSetup& setup)
                              .init_scale = setup.output_std()});
 }
 
-GatedDeltaNet::CoreOutput GatedDeltaNet::forward_pre_attn_and_core_attn(Context& ctx, const Tensor& x, const LayoutPtr& layout) const {
+namespace {
+
+// The convolution's inputs behind the kc-1 that came before them; the last kc-1 of all are kept for the next call.
+Tensor with_earlier_inputs(Context& ctx, const Tensor& inputs, LayerCache& cache, std::int64_t earlier) {
+  if (earlier == 0) return inputs;
+  if (!cache.conv_inputs.defined()) cache.conv_inputs = Tensor::zeros(ctx, {earlier, inputs.size(1)}, inputs.dtype(), "conv inputs");
+  const Tensor all = Tensor::empty(ctx, {earlier + inputs.size(0), inputs.size(1)}, inputs.dtype(), "conv inputs");
+  convert(ctx, cache.conv_inputs, all.slice(0, 0, earlier));
+  convert(ctx, inputs, all.slice(0, earlier, inputs.size(0)));
+  convert(ctx, all.slice(0, inputs.size(0), earlier), cache.conv_inputs);
+  return all;
+}
+
+}  // namespace
+
+GatedDeltaNet::CoreOutput GatedDeltaNet::forward_pre_attn_and_core_attn(Context& ctx, const Tensor& x, const LayoutPtr& layout,
+                                                                       LayerCache* cache) const {
   const std::int64_t dq = key_heads_ * key_dim_, dv = value_heads_ * value_dim_;
   std::vector<Tensor> projected;
   {
@@ -52,8 +70,15 @@ GatedDeltaNet::CoreOutput GatedDeltaNet::forward_pre_attn_and_core_attn(Context&
   Tensor prepared;
   {
     ScopeGuard scope(ctx, layer_, "gdn_qkv");
-    prepared = gdn_qkv_prep(ctx, projected[0], conv_weight_->value, layout,
-                            {.key_heads = key_heads_, .value_heads = value_heads_, .key_dim = key_dim_, .value_dim = value_dim_}, "gdn.prep");
+    const QkvPrepOptions prep{.key_heads = key_heads_, .value_heads = value_heads_, .key_dim = key_dim_, .value_dim = value_dim_};
+    if (cache == nullptr) {
+      prepared = gdn_qkv_prep(ctx, projected[0], conv_weight_->value, layout, prep, "gdn.prep");
+    } else {
+      const std::int64_t earlier = conv_weight_->value.size(1) - 1;
+      const Tensor inputs = with_earlier_inputs(ctx, projected[0], *cache, earlier);
+      prepared = gdn_qkv_prep(ctx, inputs, conv_weight_->value, earlier > 0 ? cache->conv_layout : layout, prep, "gdn.prep")
+                     .slice(0, earlier, layout->tokens());
+    }
   }
   ScopeGuard scope(ctx, layer_, "gdn_core_attn");
   const std::vector<Tensor> qkv = split(ctx, prepared, {{dq, key_heads_}, {dq, key_heads_}, {dv, value_heads_}}, "gdn.qkv.split");
@@ -72,7 +97,13 @@ GatedDeltaNet::CoreOutput GatedDeltaNet::forward_pre_attn_and_core_attn(Context&
   inputs.decay = gates[2];
   inputs.A_log = A_log_->value;
   inputs.dt_bias = dt_bias_->value;
-  return {gated_delta_rule(ctx, inputs, layout, options, "gdn.rule").out, gates[0]};
+  if (cache != nullptr) {
+    inputs.initial_state = cache->state;
+    options.output_final_state = true;
+  }
+  const GatedDeltaRuleResult result = gated_delta_rule(ctx, inputs, layout, options, "gdn.rule");
+  if (cache != nullptr) cache->state = *result.final_state;
+  return {result.out, gates[0]};
 }
 
 Tensor GatedDeltaNet::forward_post_core_attn(Context& ctx, const CoreOutput& core) const {
@@ -87,6 +118,10 @@ Tensor GatedDeltaNet::forward_post_core_attn(Context& ctx, const CoreOutput& cor
 
 Tensor GatedDeltaNet::forward(Context& ctx, const Tensor& x, const LayoutPtr& layout) const {
   return forward_post_core_attn(ctx, forward_pre_attn_and_core_attn(ctx, x, layout));
+}
+
+Tensor GatedDeltaNet::forward_cached(Context& ctx, const Tensor& x, const LayoutPtr& layout, LayerCache& cache) const {
+  return forward_post_core_attn(ctx, forward_pre_attn_and_core_attn(ctx, x, layout, &cache));
 }
 
 }  // namespace deltron

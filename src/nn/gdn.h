@@ -3,6 +3,7 @@
 #pragma once
 
 #include "src/autograd/functions_gdn.h"
+#include "src/nn/decode_cache.h"
 #include "src/nn/layer.h"
 
 namespace deltron {
@@ -16,10 +17,12 @@ class GatedDeltaNet {
     Tensor z;     // [T, Hv, V] view of the gates storage
   };
   // x [T,h] (the residual stream; its norm is inside) up to the delta rule's output.
-  CoreOutput forward_pre_attn_and_core_attn(Context& ctx, const Tensor& x, const LayoutPtr& layout) const;
+  // With a cache: the next tokens of the one sequence that it holds (no graph).
+  CoreOutput forward_pre_attn_and_core_attn(Context& ctx, const Tensor& x, const LayoutPtr& layout, LayerCache* cache = nullptr) const;
   // Gated norm and output projection: [T,h].
   Tensor forward_post_core_attn(Context& ctx, const CoreOutput& core) const;
   Tensor forward(Context& ctx, const Tensor& x, const LayoutPtr& layout) const;
+  Tensor forward_cached(Context& ctx, const Tensor& x, const LayoutPtr& layout, LayerCache& cache) const;
 
  private:
   int layer_;

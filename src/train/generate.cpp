@@ -1,7 +1,8 @@
-// See generate.h. Every token is drawn from a forward pass over the whole context.
+// See generate.h.
 #include "src/train/generate.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <numeric>
 
@@ -36,28 +37,36 @@ std::int32_t sample_token(const std::vector<double>& logits, const GenerateOptio
   return order[count - 1];
 }
 
-void generate(Session& session, std::vector<std::int32_t>& tokens, const GenerateOptions& options,
-              const std::function<void(std::int32_t)>& emit) {
+GenerateReport generate(Session& session, std::vector<std::int32_t>& tokens, const GenerateOptions& options,
+                        const std::function<void(std::int32_t)>& emit) {
   DELTRON_CHECK(!tokens.empty(), "generation starts from at least one token");
   Context& ctx = *session.ctx;
-  GradModeGuard no_graph(ctx, false);
   RngStream stream({options.seed, 0, kRngSiteSampling}, 0);
-  for (std::int64_t drawn = 0; drawn < options.max_tokens; ++drawn) {
+  GenerateReport report;
+  report.prompt_tokens = static_cast<std::int64_t>(tokens.size());
+  DecodeCache cache;
+  std::vector<std::int32_t> next = tokens;
+  auto start = std::chrono::steady_clock::now();
+  const auto lap = [&start] {
+    const auto now = std::chrono::steady_clock::now();
+    const double seconds = std::chrono::duration<double>(now - start).count();
+    start = now;
+    return seconds;
+  };
+  while (report.drawn < options.max_tokens) {
     poll_stop("generation");
-    const auto length = static_cast<std::int64_t>(tokens.size());
-    const std::int64_t begin = std::max<std::int64_t>(0, length - options.max_context);
-    HostBatch batch;
-    batch.tokens.assign(tokens.begin() + begin, tokens.end());
-    batch.labels.assign(batch.tokens.size(), kIgnoreLabel);
-    batch.cu_seqlens = {0, length - begin};
-    const DeviceBatch device = upload(ctx, batch);
-    const Tensor logits = session.model->logits(ctx, device.ids, device.layout, {});
-    const std::vector<double> last = to_doubles(ctx, logits.slice(0, logits.size(0) - 1, 1));
-    const std::int32_t id = sample_token(last, options, stream.uniform());
+    const std::vector<double> logits = to_doubles(ctx, session.model->next_logits(ctx, next, cache));
+    if (report.drawn == 0) report.prompt_seconds = lap();
+    const std::int32_t id = sample_token(logits, options, stream.uniform());
+    report.drawn++;
+    report.ended = id == options.end_token;
+    if (report.ended) break;
     tokens.push_back(id);
-    if (id == options.end_token) return;
     emit(id);
+    next = {id};
   }
+  report.seconds = lap();
+  return report;
 }
 
 }  // namespace deltron

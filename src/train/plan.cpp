@@ -59,6 +59,11 @@ std::string to_text(const Plan& plan) {
           human_count(plan.flops_per_token * static_cast<double>(plan.tokens_per_step)) + " FLOPs (" + human_count(plan.flops_per_token) +
           " a token, forward and backward)\n";
   text += "memory      " + bytes(plan.memory.peak) + " at its peak (" + device_name(plan.config.training.device) + ", one rank):\n";
+  const double limit = plan.config.training.memory_limit_gib * 1024.0 * 1024.0 * 1024.0;
+  if (limit > 0) {
+    text += std::string("  limit             ") + bytes(static_cast<std::int64_t>(limit)) +
+            (static_cast<double>(plan.memory.peak) > limit ? ": does not fit\n" : ": fits\n");
+  }
   for (int tag = 0; tag < kMemoryTags; ++tag) {
     const std::int64_t value = plan.memory.by_tag_at_peak[static_cast<std::size_t>(tag)];
     if (value > 0) {

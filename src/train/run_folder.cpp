@@ -30,7 +30,17 @@ std::vector<std::string> open_run_folder(const std::string& run, const RunConfig
   make_directories(run);
   const std::string path = join_path(run, kResolvedConfigFile);
   if (!file_exists(path)) {
-    if (!list_directory(run).empty()) {
+    // A start that was killed while it wrote its first file leaves that file's temporary name behind.
+    const std::string temporary = std::string(kResolvedConfigFile) + ".tmp.";
+    bool foreign = false;
+    for (const std::string& name : list_directory(run)) {
+      if (name.rfind(temporary, 0) == 0) {
+        remove_tree(join_path(run, name));
+      } else {
+        foreign = true;
+      }
+    }
+    if (foreign) {
       throw Error(ErrorCode::RunFolderTaken, ErrorText{"the folder is not empty and holds no run", run, "", "a run is never mixed with other files",
                                                        "choose another checkpoint.save"});
     }

@@ -11,6 +11,7 @@ namespace deltron {
 
 inline constexpr const char* kResolvedConfigFile = "config.yaml";
 inline constexpr const char* kMetricsFile = "metrics.jsonl";
+inline constexpr const char* kTensorboardFolder = "tensorboard";
 
 // Is there a run in this folder already?
 bool is_run_folder(const std::string& run);

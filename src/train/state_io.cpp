@@ -83,6 +83,7 @@ SaveReport save_run(Session& session, const TrainProgress& progress, const std::
   if (!optimizer.empty()) content.groups.push_back(to_group(ctx, "optimizer", optimizer, keep));
   content.state["step"] = progress.step;
   content.state["consumed_samples"] = progress.consumed_samples;
+  content.state["recent_losses"] = progress.recent_losses;  // shortest round-trip decimals: the same bits again
   content.state["optimizer_updates"] = session.optimizer->updates();
   content.state["fingerprint"] = update_fingerprint(session);
   SaveOptions options;
@@ -114,6 +115,7 @@ LoadedRun load_run(Session& session, const CheckpointReader& reader, bool weight
   try {
     loaded.progress.step = state.at("step").get<std::int64_t>();
     loaded.progress.consumed_samples = state.at("consumed_samples").get<std::int64_t>();
+    if (state.contains("recent_losses")) loaded.progress.recent_losses = state.at("recent_losses").get<std::vector<double>>();
     session.optimizer->set_updates(state.at("optimizer_updates").get<std::int64_t>());
     const nlohmann::json before = state.at("fingerprint"), now = update_fingerprint(session);
     for (const char* key : {"threads", "instruction_set", "device"}) {

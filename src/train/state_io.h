@@ -17,6 +17,7 @@ namespace deltron {
 struct TrainProgress {
   std::int64_t step = 0;              // updates done
   std::int64_t consumed_samples = 0;
+  std::vector<double> recent_losses = {};  // oldest first; what the loss-spike warning compares with
 };
 
 SaveReport save_run(Session& session, const TrainProgress& progress, const std::string& run, WriteObserver* observer = nullptr);

@@ -8,7 +8,7 @@
 
 namespace deltron {
 
-StepResult forward_backward(Session& session, const std::vector<HostBatch>& micro_batches) {
+StepResult forward_backward(Session& session, const std::vector<HostBatch>& micro_batches, const MicroBatchHook& hook, std::int64_t only) {
   Context& ctx = *session.ctx;
   StepResult result;
   for (const HostBatch& batch : micro_batches) {
@@ -21,20 +21,23 @@ StepResult forward_backward(Session& session, const std::vector<HostBatch>& micr
   // A batch without a single valid token is legal: its loss and gradients are zero.
   const double scale = result.valid_tokens > 0 ? 1.0 / static_cast<double>(result.valid_tokens) : 0.0;
   const ForwardMode mode{.training = true, .without_linear_mixers = false};
-  for (const HostBatch& batch : micro_batches) {
+  for (std::int64_t m = 0; m < static_cast<std::int64_t>(micro_batches.size()); ++m) {
+    if (only >= 0 && m != only) continue;
+    const HostBatch& batch = micro_batches[static_cast<std::size_t>(m)];
     const DeviceBatch device = upload(ctx, batch);
     const Tensor loss = session.model->loss(ctx, device.ids, device.labels, device.layout, mode, scale);
     const Tensor seed = make_tensor(ctx, {1}, DType::F64, {1.0}, "loss seed");
     backward(ctx, {loss}, {seed});
+    if (hook) hook(m);
     if (!ctx.is_meta()) result.loss += to_doubles(ctx, loss)[0];
   }
   return result;
 }
 
-StepResult train_step(Session& session, const std::vector<HostBatch>& micro_batches, double lr) {
+StepResult train_step(Session& session, const std::vector<HostBatch>& micro_batches, double lr, const MicroBatchHook& hook) {
   Context& ctx = *session.ctx;
   session.model->parameters().zero_main_gradients(ctx);
-  StepResult result = forward_backward(session, micro_batches);
+  StepResult result = forward_backward(session, micro_batches, hook);
   session.optimizer->step(ctx, lr);
   result.gradient_norm = session.optimizer->gradient_norm(ctx);
   result.nonfinite = session.optimizer->nonfinite(ctx) || !std::isfinite(result.loss);

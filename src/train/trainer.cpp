@@ -14,9 +14,13 @@
 #include "src/checkpoint/resume.h"
 #include "src/model/flops.h"
 #include "src/optim/schedule.h"
+#include "src/train/layer_norms.h"
+#include "src/train/loss_window.h"
+#include "src/train/memory_advice.h"
 #include "src/train/metrics.h"
 #include "src/train/reporter.h"
 #include "src/train/run_folder.h"
+#include "src/train/tensorboard.h"
 
 namespace deltron {
 namespace {
@@ -34,7 +38,8 @@ std::vector<HostBatch> global_batch(const BatchLoader& loader, const RunConfig& 
 // One run of the loop, with everything that lives as long as it.
 class Loop {
  public:
-  Loop(RunConfig config, const TrainOptions& options) : config_(std::move(config)), options_(options), run_(config_.checkpoint.save) {}
+  Loop(RunConfig config, const TrainOptions& options)
+      : config_(std::move(config)), options_(options), run_(config_.checkpoint.save), guard_(options.inject_nan) {}
 
   TrainOutcome run() {
     start_up();
@@ -57,15 +62,19 @@ class Loop {
     if (continues) fix_iterations_from(read_run_config(run_));
     if (options_.minutes > 0 && !continues) measure_iterations();
     std::optional<CheckpointSummary> resumed = find_checkpoint(continues);
+    poll_stop("start-up");
     Phase model_phase("model");
     session_ = make_session(config_, true, config_.training.device);
     model_phase.done(thousands(session_.model->parameters().count()) + " parameters, " + std::to_string(session_.ctx->pool().threads()) +
                      " threads, " + instruction_set());
+    poll_stop("start-up");
     if (resumed) load(*resumed);
+    poll_stop("start-up");
     Phase data_phase("data");
     const std::int64_t samples = config_.training.train_iters * config_.training.global_batch_size;
     loader_.emplace(make_sample_source(data_options(config_), Split::Train, samples), config_.training.micro_batch_size);
     data_phase.done(loader_->source().describe());
+    poll_stop("start-up");
     Phase ceiling_phase("ceiling");
     ceiling_ = measure_matmul_ceiling(*session_.ctx);
     ceiling_phase.done(human_count(ceiling_) + " FLOP/s matrix products, the base of MFU");
@@ -78,6 +87,7 @@ class Loop {
                        {"train_iters", config_.training.train_iters}, {"parameters", session_.model->parameters().count()},
                        {"threads", session_.ctx->pool().threads()}, {"instruction_set", instruction_set()},
                        {"seed", config_.training.seed}});
+      if (config_.logging.tensorboard) events_.emplace(join_path(run_, kTensorboardFolder), progress_.step);
     }
   }
 
@@ -116,8 +126,9 @@ class Loop {
   void load(const CheckpointSummary& checkpoint) {
     Phase phase("resume");
     const CheckpointReader reader(checkpoint.path, false);  // resolve_resume has verified it
-    const LoadedRun loaded = load_run(session_, reader, options_.weights_only);
+    const LoadedRun loaded = load_or_mark(reader);
     progress_ = loaded.progress;
+    losses_.restore(progress_.recent_losses);
     saved_step_ = options_.weights_only ? -1 : progress_.step;
     phase.done(options_.weights_only ? "weights of step " + std::to_string(checkpoint.step)
                                      : "step " + std::to_string(progress_.step) + ", data cursor " + thousands(progress_.consumed_samples) +
@@ -128,6 +139,20 @@ class Loop {
     }
   }
 
+  // A checkpoint that verifies but cannot be read is not tried for ever: it is marked. One that belongs to another model is sound.
+  LoadedRun load_or_mark(const CheckpointReader& reader) {
+    try {
+      return load_run(session_, reader, options_.weights_only);
+    } catch (const Error& error) {
+      const bool other_model = error.code() == ErrorCode::CheckpointTensorNames || error.code() == ErrorCode::TensorShapeMismatch;
+      if (error.exit_code() == ExitCode::Checkpoint && !other_model) {
+        mark_failed(run_, reader.step(), error.text().what);
+        log_warning("step " + std::to_string(reader.step()) + " is marked: --resume auto passes it over from now on");
+      }
+      throw;
+    }
+  }
+
   void steps() {
     const std::int64_t total = config_.training.train_iters;
     while (progress_.step < total) {
@@ -135,19 +160,41 @@ class Loop {
       const auto start = Clock::now();
       const std::vector<HostBatch> batches = global_batch(*loader_, config_, progress_.consumed_samples);
       const double lr = learning_rate(config_.optimizer, decay_iters(config_), progress_.step);
-      const StepResult result = train_step(session_, batches, lr);
-      if (result.nonfinite) refuse(result, batches);
+      const StepResult result = train_step(session_, batches, lr, guard_.begin_step(session_, progress_.step + 1, batches));
+      if (result.nonfinite) refuse(result);
       if (outcome_.losses.empty()) check_wiring();
       progress_.step++;
       progress_.consumed_samples += config_.training.global_batch_size;
       outcome_.losses.push_back(result.loss);
       outcome_.final_loss = result.loss;
+      watch_loss(result.loss);
       report(result, lr, seconds_since(start));
       const bool last = progress_.step == total;
       const std::int64_t eval_interval = config_.training.eval_interval;
       if (eval_interval > 0 && (progress_.step % eval_interval == 0 || last)) run_evaluation();
       const std::int64_t save_interval = config_.checkpoint.save_interval;
       if (!run_.empty() && save_interval > 0 && progress_.step % save_interval == 0 && !last) save();
+      if (!last) exit_if_due();
+    }
+  }
+
+  void exit_if_due() const {
+    const TrainingConfig& training = config_.training;
+    if (training.exit_interval > 0 && progress_.step % training.exit_interval == 0) throw StopRequested("training.exit_interval");
+    if (training.exit_duration_in_mins > 0 && seconds_since(began_) >= 60.0 * static_cast<double>(training.exit_duration_in_mins)) {
+      throw StopRequested("training.exit_duration_in_mins");
+    }
+  }
+
+  void watch_loss(double loss) {
+    const std::optional<LossWindow::Spike> spike = losses_.add(loss, config_.logging.loss_spike_z_score);
+    progress_.recent_losses = losses_.losses();
+    if (!spike) return;
+    log_warning("loss spike at step " + std::to_string(progress_.step) + ": " + fixed(loss, 4) + " is " + fixed(spike->z, 1) +
+                " standard deviations above the recent mean " + fixed(spike->mean, 4));
+    if (metrics_) {
+      metrics_->write({{"event", "loss_spike"}, {"step", progress_.step}, {"loss", loss}, {"z", spike->z}, {"mean", spike->mean},
+                       {"deviation", spike->deviation}});
     }
   }
 
@@ -156,20 +203,13 @@ class Loop {
     DELTRON_CHECK(names.empty(), "parameter '", names.empty() ? "" : names.front(), "' received no gradient in the first step");
   }
 
-  [[noreturn]] void refuse(const StepResult& result, const std::vector<HostBatch>& batches) {
-    const GradientNorm::Culprit culprit = session_.optimizer->norm().find_nonfinite(*session_.ctx);
-    ErrorText text;
-    text.what = std::isfinite(result.loss) ? "a gradient is not finite" : "the loss is not finite";
-    text.where = "step " + std::to_string(progress_.step + 1);
-    if (culprit.index >= 0) {
-      text.where += ", " + session_.optimizer->parameters()[static_cast<std::size_t>(culprit.index)].name;
-      text.values = std::to_string(culprit.bad) + " of " + std::to_string(culprit.count) + " values; ";
+  [[noreturn]] void refuse(const StepResult& result) {
+    const Error error = guard_.explain(session_, result, run_);
+    if (metrics_) {
+      metrics_->write({{"event", "nonfinite"}, {"step", progress_.step + 1}, {"loss", result.loss}, {"grad_norm", result.gradient_norm},
+                       {"message", error.what()}});
     }
-    text.values += "samples " + std::to_string(batches.front().sample_ids.front()) + " to " + std::to_string(batches.back().sample_ids.back());
-    text.rule = "an update needs finite numbers; weights and data cursor are as before this step";
-    text.fix = "lower optimizer.lr or lengthen optimizer.lr_warmup_iters; look at these samples";
-    if (metrics_) metrics_->write({{"event", "nonfinite"}, {"step", progress_.step + 1}, {"loss", result.loss}, {"grad_norm", result.gradient_norm}});
-    throw Error(ErrorCode::NonFiniteValue, text);
+    throw error;
   }
 
   void report(const StepResult& result, double lr, double seconds) {
@@ -195,11 +235,7 @@ class Loop {
     const bool log_now = progress_.step % config_.logging.log_interval == 0 || progress_.step == line.total || outcome_.losses.size() == 1;
     if (log_now) {
       log_info(to_text(line));
-      if (metrics_) {
-        metrics_->write({{"event", "train"}, {"step", line.step}, {"samples", progress_.consumed_samples}, {"tokens", line.tokens},
-                         {"loss", line.loss}, {"grad_norm", line.gradient_norm}, {"lr", lr}, {"step_ms", line.step_ms},
-                         {"tok_s", line.tokens_per_second}, {"mfu", line.mfu}, {"mem_bytes", line.memory}});
-      }
+      record(line, flops / mean);
     }
     if (stderr_style().is_tty) {
       const double share = static_cast<double>(line.step) / static_cast<double>(line.total);
@@ -207,6 +243,29 @@ class Loop {
                          fixed(line.loss, 3) + "  " + thousands(static_cast<std::int64_t>(line.tokens_per_second)) + " tok/s  ETA " +
                          human_seconds(line.eta_seconds));
     }
+  }
+
+  // Into metrics.jsonl and TensorBoard, whose tags are Megatron's.
+  void record(const StepLine& line, double flops_per_second) {
+    std::vector<std::pair<std::string, double>> layers;
+    if (config_.logging.log_per_layer_grad_norm) layers = layer_gradient_norms(session_);
+    if (metrics_) {
+      nlohmann::ordered_json entry = {{"event", "train"}, {"step", line.step}, {"samples", progress_.consumed_samples}, {"tokens", line.tokens},
+                                      {"loss", line.loss}, {"grad_norm", line.gradient_norm}, {"lr", line.lr}, {"step_ms", line.step_ms},
+                                      {"tok_s", line.tokens_per_second}, {"mfu", line.mfu}, {"mem_bytes", line.memory}};
+      for (const auto& [layer, norm] : layers) entry["layer_grad_norms"][layer] = norm;
+      metrics_->write(entry);
+    }
+    if (!events_) return;
+    tensorboard::Scalars scalars = {{"lm loss", line.loss}, {"learning-rate", line.lr}, {"grad-norm", line.gradient_norm},
+                                    {"batch-size", static_cast<double>(config_.training.global_batch_size)}, {"world-size", 1.0},
+                                    {"iteration-time", line.step_ms / 1000}, {"throughput", flops_per_second / 1e12},
+                                    {"mem-allocated-bytes", static_cast<double>(session_.ctx->memory()->stats().current)},
+                                    {"mem-max-allocated-bytes", static_cast<double>(line.memory)}};
+    for (const auto& [layer, norm] : layers) scalars.emplace_back("grad-norm/" + layer, norm);
+    events_->write(line.step, scalars);
+    events_->write(progress_.consumed_samples, {{"lm loss vs samples", line.loss}, {"learning-rate vs samples", line.lr},
+                                                {"grad-norm vs samples", line.gradient_norm}});
   }
 
   void run_evaluation() {
@@ -219,6 +278,11 @@ class Loop {
         metrics_->write({{"event", "eval"}, {"step", progress_.step}, {"name", result.name}, {"val_loss", result.loss()},
                          {"ppl", result.perplexity()}, {"accuracy", result.accuracy()}, {"bits_per_character", result.bits_per_character()},
                          {"predictions", result.predictions}});
+      }
+      if (events_) {  // several data sets: a tag each
+        const std::string tag = "lm loss validation" + (outcome_.evaluation.size() > 1 ? " (" + result.name + ")" : std::string());
+        events_->write(progress_.step, {{tag, result.loss()}, {tag + " ppl", result.perplexity()}});
+        events_->write(progress_.consumed_samples, {{tag + " vs samples", result.loss()}, {tag + " ppl vs samples", result.perplexity()}});
       }
     }
   }
@@ -247,6 +311,10 @@ class Loop {
   Session session_;
   std::optional<BatchLoader> loader_;
   std::optional<MetricsFile> metrics_;
+  std::optional<tensorboard::EventFile> events_;
+  NumberGuard guard_;
+  LossWindow losses_;
+  const Clock::time_point began_ = Clock::now();
   TrainProgress progress_;
   TrainOutcome outcome_;
   std::int64_t saved_step_ = -1;
@@ -258,8 +326,14 @@ class Loop {
 }  // namespace
 
 TrainOutcome train(RunConfig config, const TrainOptions& options) {
+  const RunConfig asked = config;
   Loop loop(std::move(config), options);
-  return loop.run();
+  try {
+    return loop.run();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::OutOfMemory) throw;
+    throw with_memory_advice(error, asked, memory_limit_bytes(asked));
+  }
 }
 
 double measure_step_seconds(const RunConfig& config) {

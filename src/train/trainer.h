@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "src/train/evaluate.h"
+#include "src/train/number_guard.h"
 #include "src/train/session.h"
 #include "src/train/state_io.h"
 
@@ -15,6 +16,7 @@ namespace deltron {
 struct TrainOptions {
   std::vector<std::string> command;   // recorded in the run folder
   double minutes = 0;                 // > 0: measure the speed first and fix training.train_iters from it
+  NanInjection inject_nan = {};       // tests
   bool weights_only = false;          // load weights from the resumed checkpoint, start step and optimizer anew
 };
 
@@ -28,7 +30,8 @@ struct TrainOutcome {
   MemoryStats memory;
 };
 
-// Trains by `config`. Throws Error for faults; a stop request ends with stopped = true after saving.
+// Trains by `config`. Throws Error for faults; a stop request ends with stopped = true after saving, or, before there is anything to
+// save (start-up), with StopRequested.
 TrainOutcome train(RunConfig config, const TrainOptions& options);
 
 // Seconds a step takes here, from a few seconds of real steps on a copy that is thrown away.

@@ -1,0 +1,168 @@
+// See number_guard.h.
+#include "src/train/number_guard.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "src/checkpoint/safetensors.h"
+
+namespace deltron {
+namespace {
+
+struct BadGradient {
+  std::string name;
+  std::int64_t bad = 0, count = 0;
+};
+
+// Logical tensors whose main gradient holds NaN or Inf, in the order in which the model declares them.
+std::vector<BadGradient> bad_gradients(Session& session) {
+  std::vector<BadGradient> found;
+  for (const LogicalTensor& logical : session.model->parameters().logical()) {
+    const std::vector<double> values = to_doubles(*session.ctx, logical.slice(logical.parameter->main_gradient));
+    BadGradient entry{logical.name, 0, static_cast<std::int64_t>(values.size())};
+    for (double value : values) entry.bad += std::isfinite(value) ? 0 : 1;
+    if (entry.bad > 0) found.push_back(entry);
+  }
+  return found;
+}
+
+std::string layer_text(const std::string& name) {
+  const std::string prefix = "decoder.layers.";
+  if (name.rfind(prefix, 0) != 0) return "";
+  return "layer " + name.substr(prefix.size(), name.find('.', prefix.size()) - prefix.size()) + ", ";
+}
+
+std::string sample_text(const HostBatch& batch) {
+  constexpr std::size_t kMost = 16;
+  std::string text = "samples";
+  for (std::size_t i = 0; i < batch.sample_ids.size() && i < kMost; ++i) text += (i == 0 ? " " : ", ") + std::to_string(batch.sample_ids[i]);
+  return text + (batch.sample_ids.size() > kMost ? ", ..." : "");
+}
+
+template <class T>
+HostArray array_of(const std::string& name, DType dtype, const std::vector<T>& values) {
+  HostArray array = make_array(name, dtype, {static_cast<std::int64_t>(values.size())});
+  if (!values.empty()) std::memcpy(array.bytes.data(), values.data(), array.bytes.size());
+  return array;
+}
+
+void write_batch(const std::string& path, std::int64_t step, const HostBatch& batch) {
+  const HostArray arrays[] = {array_of("tokens", DType::I32, batch.tokens),         array_of("labels", DType::I32, batch.labels),
+                              array_of("cu_seqlens", DType::I64, batch.cu_seqlens), array_of("positions", DType::I32, batch.positions),
+                              array_of("sample_ids", DType::I64, batch.sample_ids), array_of("token_sample", DType::I64, batch.token_sample),
+                              array_of("token_offset", DType::I32, batch.token_offset)};
+  std::vector<HostView> views;
+  for (const HostArray& array : arrays) views.push_back(array.view());
+  write_safetensors(path, views, {{"step", std::to_string(step)}});
+}
+
+[[noreturn]] void bad_injection(const std::string& text, const std::string& what) {
+  throw Error(ErrorCode::UsageError, ErrorText{what, "--inject-nan", text, "step=N,param=NAME[,micro_batch=M]", "write it so"});
+}
+
+std::int64_t whole_number(const std::string& text, const std::string& value) {
+  if (value.empty() || value.size() > 9 || value.find_first_not_of("0123456789") != std::string::npos) bad_injection(text, "'" + value + "' is no number");
+  return std::stoll(value);
+}
+
+}  // namespace
+
+NanInjection parse_nan_injection(const std::string& text) {
+  NanInjection injection;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string part = text.substr(begin, end - begin);
+    const std::size_t equals = part.find('=');
+    const std::string key = part.substr(0, equals), value = equals == std::string::npos ? "" : part.substr(equals + 1);
+    if (key == "step") {
+      injection.step = whole_number(text, value);
+    } else if (key == "micro_batch") {
+      injection.micro_batch = whole_number(text, value);
+    } else if (key == "param") {
+      injection.param = value;
+    } else {
+      bad_injection(text, "unknown part '" + part + "'");
+    }
+    begin = end + 1;
+  }
+  if (!text.empty() && (injection.step < 1 || injection.param.empty())) bad_injection(text, "step (from 1) and param are needed");
+  return injection;
+}
+
+MicroBatchHook NumberGuard::hook(Session& session, std::int64_t step) const {
+  if (injection_.step != step) return {};
+  for (const LogicalTensor& logical : session.model->parameters().logical()) {
+    if (logical.name != injection_.param) continue;
+    const Tensor gradient = logical.slice(logical.parameter->main_gradient);
+    return [&session, gradient, wanted = injection_.micro_batch](std::int64_t micro_batch) {
+      if (micro_batch != wanted) return;
+      std::vector<double> values = to_doubles(*session.ctx, gradient);
+      values.back() = std::numeric_limits<double>::quiet_NaN();
+      from_doubles(*session.ctx, gradient, values);
+    };
+  }
+  std::vector<std::string> names;
+  for (const LogicalTensor& logical : session.model->parameters().logical()) names.push_back(logical.name);
+  throw Error(ErrorCode::UsageError, ErrorText{"no parameter '" + injection_.param + "'", "--inject-nan", "", "", "nearest: " + nearest_names(injection_.param, names)});
+}
+
+MicroBatchHook NumberGuard::begin_step(Session& session, std::int64_t step, const std::vector<HostBatch>& batches) {
+  ring_.push_back({step, batches});
+  if (ring_.size() > kRing) ring_.pop_front();
+  return hook(session, step);
+}
+
+std::string NumberGuard::dump(const std::string& run) const {
+  if (run.empty()) return "";
+  const std::string folder = join_path(run, "nonfinite_step_" + std::to_string(ring_.back().step));
+  make_directories(folder);
+  for (const Kept& kept : ring_) {
+    for (std::size_t m = 0; m < kept.batches.size(); ++m) {
+      write_batch(join_path(folder, "step_" + std::to_string(kept.step) + "_micro_batch_" + std::to_string(m) + ".safetensors"), kept.step,
+                  kept.batches[m]);
+    }
+  }
+  return folder;
+}
+
+Error NumberGuard::explain(Session& session, const StepResult& result, const std::string& run) {
+  const Kept& last = ring_.back();
+  const std::string folder = dump(run);
+  // Backward meets the parameters declared last first: the last bad one is nearest to where it began.
+  std::vector<BadGradient> bad = bad_gradients(session);
+  std::int64_t culprit = -1;
+  double loss = 0;
+  for (std::size_t m = 0; m < last.batches.size() && culprit < 0; ++m) {
+    session.model->parameters().zero_main_gradients(*session.ctx);
+    const StepResult part = forward_backward(session, last.batches, hook(session, last.step), static_cast<std::int64_t>(m));
+    const std::vector<BadGradient> part_bad = bad_gradients(session);
+    if (std::isfinite(part.loss) && part_bad.empty()) continue;
+    culprit = static_cast<std::int64_t>(m);
+    loss = part.loss;
+    if (!part_bad.empty()) bad = part_bad;
+  }
+  ErrorText text;
+  const bool loss_is_finite = std::isfinite(result.loss) && std::isfinite(loss);
+  text.what = loss_is_finite ? "a gradient is not finite" : "the loss is not finite";
+  text.where = "step " + std::to_string(last.step);
+  if (!bad.empty()) text.where += ", " + layer_text(bad.back().name) + bad.back().name;
+  if (!bad.empty()) {
+    text.values = std::to_string(bad.back().bad) + " of " + std::to_string(bad.back().count) + " values";
+    if (bad.size() > 1) text.values += ", and values of " + std::to_string(bad.size() - 1) + " more parameters";
+    text.values += "; ";
+  }
+  if (culprit >= 0) {
+    text.values += "micro-batch " + std::to_string(culprit) + " of " + std::to_string(last.batches.size()) + ", " +
+                   sample_text(last.batches[static_cast<std::size_t>(culprit)]);
+  } else {
+    text.values += "every micro-batch alone is finite, their sum is not; samples " + std::to_string(last.batches.front().sample_ids.front()) +
+                   " to " + std::to_string(last.batches.back().sample_ids.back());
+  }
+  text.rule = "an update needs finite numbers; weights and data cursor are as before this step";
+  if (!folder.empty()) text.rule += "; the batches lie in " + folder;
+  text.fix = "lower optimizer.lr or lengthen optimizer.lr_warmup_iters; look at these samples";
+  return Error(ErrorCode::NonFiniteValue, text);
+}
+
+}  // namespace deltron

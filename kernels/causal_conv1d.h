@@ -1,5 +1,5 @@
 // Depthwise causal convolution over packed documents, then SiLU: y[t,c] = silu(sum_i w[c,i] x[t-(kc-1)+i, c]), zero before a
-// document's start (docs/gdn.md). The backward recomputes the value before SiLU from x, so only x is kept.
+// document's start (docs/gdn.md (4.1), (4.2)). The backward recomputes the value before SiLU from x, so only x is kept.
 #pragma once
 
 #include "kernels/views.h"

@@ -1,6 +1,6 @@
 // The gated delta rule (Yang, Kautz, Hatamizadeh 2024), chunked (C = 64) forward and backward over packed documents:
-//   S <- e^g S;  u = beta (v - S^T k);  S <- S + k u^T;  o = S^T (scale q)          state S [K,V] in the compute type
-// Mathematics and equation numbers: docs/gdn.md. Value head j reads key head j / (Hv/Hk).
+//   S <- e^g S;  u = beta (v - k S);  S <- S + k^T u;  o = scale q S          state S [K,V] in the compute type
+// that is docs/gdn.md (2.1)-(2.4), computed as sections 5 to 7 there. Value head j reads key head j / (Hv/Hk).
 #pragma once
 
 #include "kernels/views.h"
@@ -11,7 +11,7 @@ inline constexpr std::int64_t kDeltaRuleChunk = 64;
 
 enum class GateForm : std::uint8_t {
   Activated,  // decay = g (natural log, <= 0), beta as used
-  Raw,        // g = -exp(A_log) softplus(alpha + dt_bias), beta = sigmoid(beta_raw), doubled with allow_neg_eigval
+  Raw,        // g = -exp(A_log) softplus(alpha + dt_bias), beta = sigmoid(beta_raw), doubled with allow_neg_eigval: (3.1), (3.2)
 };
 
 struct GatedDeltaRuleForwardArgs {
@@ -33,7 +33,7 @@ struct GatedDeltaRuleForwardArgs {
   const void* initial_state = nullptr;  // [N,Hv,K,V] of compute_dtype(dtype); null: zero
   void* final_state = nullptr;          // likewise; null: not wanted. An empty document yields its initial state.
   MutableHeadView o;                    // [tokens, Hv, V]
-  void* t_inverse = nullptr;            // [tokens, Hv, 64] of dtype: row t of (I+M)^-1 of its chunk, kept for backward; null outside training
+  void* t_inverse = nullptr;            // [tokens, Hv, 64] of dtype: row t of T (5.4) of its chunk, for backward; null outside training
   Workspace workspace;
 };
 

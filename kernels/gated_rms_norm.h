@@ -1,5 +1,5 @@
 // Gated RMSNorm of the delta rule's output: y = round(rms_norm(x) * w) * silu(z), per value head, norm first, then gate
-// (docs/gdn.md). The norm is rounded to the storage type before the gate, as the reference layer does.
+// (docs/gdn.md (8.1)-(8.3)). The norm is rounded to the storage type before the gate, as the reference layer does.
 #pragma once
 
 #include "kernels/views.h"

@@ -1,4 +1,5 @@
-// L2 norm of heads: y = x * rstd, rstd = 1/sqrt(sum x^2 + eps), eps inside the root (docs/gdn.md). Zero rows stay finite both ways.
+// L2 norm of heads: y = x * rstd, rstd = 1/sqrt(sum x^2 + eps), eps inside the root (docs/gdn.md (4.3), (4.4)). Zero rows stay
+// finite both ways.
 #pragma once
 
 #include "kernels/views.h"

@@ -48,7 +48,7 @@ class InspectCommand : public Command {
   std::string name() const override { return "checkpoint inspect"; }
   std::string summary() const override { return "tensors and state of a checkpoint"; }
   std::string examples() const override {
-    return "  deltron checkpoint inspect runs/first\n  deltron checkpoint inspect runs/first/checkpoints/step_00000100 --json\n";
+    return "  deltron checkpoint inspect runs/first\n  deltron checkpoint inspect runs/first --json\n";
   }
   void declare(OptionSet& options) override {
     options.positional("path", path_, true, "step folder, or run folder for its newest complete step");

@@ -14,7 +14,7 @@ class EvaluateCommand : public Command {
   std::string summary() const override { return "loss, perplexity, bits per character and accuracy of a run on held-out data"; }
   std::string examples() const override {
     return "  deltron evaluate runs/first\n"
-           "  deltron evaluate runs/first --split test --seq-length 1024 --json\n"
+           "  deltron evaluate runs/first --split valid --seq-length 1024 --json\n"
            "  deltron evaluate runs/first --ablate linear-mixers\n";
   }
   void declare(OptionSet& options) override {

@@ -19,7 +19,7 @@ class TrainCommand : public Command {
     return "  deltron train -c configs/kjv_tiny.yaml\n"
            "  deltron train -c configs/kjv_tiny.yaml --minutes 5 checkpoint.save=runs/first\n"
            "  deltron train -c configs/kjv_tiny.yaml optimizer.lr=2e-3 --dry-run\n"
-           "  deltron train -c runs/first/config.yaml --resume 400\n";
+           "  deltron train -c runs/first/config.yaml --resume auto\n";
   }
   void declare(OptionSet& options) override {
     options.value("-c,--config", config_, "FILE", "configuration (docs/config_reference.md)");

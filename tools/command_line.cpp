@@ -151,10 +151,16 @@ std::string version_text() {
 // The parser of one command line over the whole table.
 class Parser {
  public:
-  explicit Parser(const CommandTable& table) : root_("Deltron trains Gated DeltaNet hybrid language models.", "deltron") {
+  explicit Parser(const CommandTable& table)
+      : root_("Deltron trains Gated DeltaNet hybrid language models: YAML in, checkpoints out.", "deltron") {
     root_.require_subcommand(0, 1);
     root_.allow_extras();
-    root_.footer("\n'deltron COMMAND --help' shows the options of a command, with examples.");
+    root_.footer(
+        "\nA first run (scripts/prepare_kjv.sh and 'deltron data prepare' make its data, scripts/train.sh does it all):\n"
+        "  deltron plan -c configs/kjv_tiny.yaml\n"
+        "  deltron train -c configs/kjv_tiny.yaml --minutes 5 checkpoint.save=runs/first\n"
+        "  deltron evaluate runs/first\n"
+        "\n'deltron COMMAND --help' shows the options of a command, with examples.");
     root_.add_flag("--version", version_, "version, commit and compiler of this binary");
     add_app(root_, nullptr);
     for (const CommandGroup& group : table.groups) {

@@ -1,4 +1,4 @@
-// Which exit code and which message each kind of failure becomes (DESIGN section 4).
+// Which exit code and which message each kind of failure becomes (src/base/exit_code.h).
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// Gradients of one chunk of the gated delta rule (docs/gdn.md): scratch of a thread and the steps that
+// Gradients of one chunk of the gated delta rule (docs/gdn.md section 7): scratch of a thread and the steps that
 // gated_delta_rule_backward.cpp puts in order. Compiled once a Highway target.
 #if defined(DELTRON_KERNELS_CPU_DELTA_RULE_BACKWARD_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTRON_KERNELS_CPU_DELTA_RULE_BACKWARD_INL_H
@@ -55,7 +55,7 @@ struct BackwardScratch {
     keys.transpose_keys(in, chunk);
     keys.key_products(in, chunk);
   }
-  // t = the kept T. One that was rounded to bf16 first gets a Newton step T += T (I - (I + M) T): with beta near 2 and parallel
+  // t = the kept T. One that was rounded to bf16 first gets the Newton step (6.2): with beta near 2 and parallel
   // keys its rounding alone would cost dg 3 %. Uses decay, p, x and n as scratch.
   void load_inverse(const DeltaRuleInputs& in, const GatedDeltaRuleBackwardArgs& args, const Chunk& chunk, std::int64_t head,
                     const ChunkGates<T>& gates) {
@@ -98,14 +98,14 @@ struct BackwardScratch {
   }
 };
 
-// dU of what the chunk's own outputs read: s P^T dO.
+// dU of what the chunk's own outputs read: s P^T dO, the first term of (7.1).
 template <class T>
 void local_update_gradient(const DeltaRuleInputs& in, std::int64_t tokens, const BackwardScratch<T>& s, T* d_u) {
   const std::int64_t vp = in.padded_value();
   multiply<Part::LowerA, true>(s.p, kChunk, s.d_o, vp, d_u, vp, tokens, vp, tokens, false);
 }
 
-// dU += e^(gamma_last - gamma) (K D');  Z = T^T dU.
+// (7.1) dU += e^(gamma_last - gamma) (K D');  (7.2) Z = T^T dU.
 template <class T>
 void update_gradient(const DeltaRuleInputs& in, std::int64_t tokens, const ChunkGates<T>& gates, const T* k, const T* t,
                      const T* d_state, T* d_u, T* z, T* scaled) {
@@ -115,7 +115,7 @@ void update_gradient(const DeltaRuleInputs& in, std::int64_t tokens, const Chunk
   multiply<Part::LowerA, true>(t, kChunk, d_u, vp, z, vp, tokens, vp, tokens, false);
 }
 
-// D = e^gamma_last D' + s Q^T (e^gamma dO) - K^T (e^gamma beta Z).
+// (7.9) D = e^gamma_last D' + s Q^T (e^gamma dO) - K^T (e^gamma beta Z).
 template <class T>
 void state_gradient(const DeltaRuleInputs& in, std::int64_t tokens, const ChunkGates<T>& gates, const T* q, const T* k,
                     const T* d_o, const T* z, T* v_scaled, T* d_state) {
@@ -130,9 +130,9 @@ void state_gradient(const DeltaRuleInputs& in, std::int64_t tokens, const ChunkG
   multiply<Part::Full, true>(k, kp, v_scaled, vp, d_state, vp, in.key_dim, vp, tokens, true);
 }
 
-// x: dO U^T -> X = s (dO U^T) o Gamma;  n: Z U^T -> N = -beta_i Gamma o (Z U^T) below the diagonal;  both zero above it.
-// d_beta_i -= sum_j (Z U^T o Gamma o K K^T)_ij;  straddling_t = sum over i >= t > j of (X o Q K^T + N o K K^T)_ij, the part of dg_t
-// that comes from pairs: kept as column sums of the rows from the last one up, so that nothing cancels and row 0 is exactly zero.
+// x: dO U^T -> X = s (dO U^T) o Gamma (7.4);  n: Z U^T -> N = -beta_i Gamma o (Z U^T) below the diagonal (7.5);  both zero above
+// it. d_beta_i -= sum_j (Z U^T o Gamma o K K^T)_ij (7.8);  straddling_t = sum over i >= t > j of (X o Q K^T + N o K K^T)_ij, the
+// first term of (7.10): kept as column sums of the rows from the last one up, so that nothing cancels and row 0 is exactly zero.
 template <class T>
 void pair_gradients(std::int64_t tokens, T scale, const ChunkGates<T>& gates, const BackwardScratch<T>& s, T* d_beta,
                     T* straddling) {
@@ -198,7 +198,7 @@ void head_gradients(const DeltaRuleInputs& in, const GatedDeltaRuleBackwardArgs&
   HWY_ALIGN T prefix[kChunk];      // dg_t gets the sum over i < t
   HWY_ALIGN T factor[kChunk];
 
-  scale_rows(z, gates.beta, s.v_scaled, tokens, vp);  // dV = beta Z
+  scale_rows(z, gates.beta, s.v_scaled, tokens, vp);  // dV = beta Z (7.3)
   store_tile<T>(in.dtype, args.dv, in.documents, chunk, head, in.value_dim, s.v_scaled, vp);
   for (std::int64_t i = 0; i < tokens; ++i) d_beta[i] = dot(z + i * vp, y + i * vp, vp);
 
@@ -207,7 +207,7 @@ void head_gradients(const DeltaRuleInputs& in, const GatedDeltaRuleBackwardArgs&
   multiply<Part::LowerC, false>(z, vp, s.u_t, kChunk, s.n, kChunk, tokens, padded, in.value_dim, false);
   pair_gradients(tokens, scale, gates, s, d_beta, straddling);
 
-  // dq: s e^gamma (dO S^T) + X K.
+  // dq (7.6): s e^gamma (dO S^T) + X K.
   transpose(state, vp, in.key_dim, in.value_dim, s.state_t, kp, kp);
   for (std::int64_t i = 0; i < tokens; ++i) factor[i] = scale * gates.from_start[i];
   scale_rows(s.d_o, factor, s.v_scaled, tokens, vp);
@@ -222,7 +222,7 @@ void head_gradients(const DeltaRuleInputs& in, const GatedDeltaRuleBackwardArgs&
   add_scaled(s.d_q, first_of_group);
   multiply<Part::LowerA, false>(s.x, kChunk, k, kp, s.d_q, kp, tokens, kp, tokens, true);
 
-  // dk: -e^gamma (dY S^T) + e^(gamma_last - gamma) (U D'^T) + X^T Q + (N + N^T) K.
+  // dk (7.7): -e^gamma beta (Z S^T) + e^(gamma_last - gamma) (U D'^T) + X^T Q + (N + N^T) K.
   for (std::int64_t i = 0; i < tokens; ++i) factor[i] = -gates.from_start[i] * gates.beta[i];
   scale_rows(z, factor, s.v_scaled, tokens, vp);
   multiply<Part::Full, false>(s.v_scaled, vp, s.state_t, kp, s.scaled, kp, tokens, kp, in.value_dim, false);
@@ -237,7 +237,8 @@ void head_gradients(const DeltaRuleInputs& in, const GatedDeltaRuleBackwardArgs&
   multiply<Part::LowerA, false>(s.n, kChunk, k, kp, s.d_k, kp, tokens, kp, tokens, true);
   multiply<Part::LowerA, true>(s.n, kChunk, k, kp, s.d_k, kp, tokens, kp, tokens, true);
 
-  // dg_t: pairs across t, reads of the old state from t on, writes before t that reach the next state, and the old state itself.
+  // dg_t (7.10): pairs across t, reads of the old state from t on, writes before t that reach the next state, and the old state
+  // itself.
   HWY_ALIGN T d_g[kChunk];
   const double carried = static_cast<double>(gates.whole) * static_cast<double>(dot(state, d_state, in.key_dim * vp));
   double sum = 0;

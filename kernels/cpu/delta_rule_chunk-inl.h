@@ -1,6 +1,6 @@
 // Vector code of one chunk that the delta rules share: rows of strided views in and out of tiles, L2 normalisation and its
-// gradient, scalar gates with their cumulative decay, and the decay matrix. Compiled once a Highway target. Equation numbers:
-// docs/gdn.md.
+// gradient, scalar gates with their cumulative decay, and the decay matrix. Compiled once a Highway target. Numbers in brackets
+// are equations of docs/gdn.md.
 #if defined(DELTRON_KERNELS_CPU_DELTA_RULE_CHUNK_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTRON_KERNELS_CPU_DELTA_RULE_CHUNK_INL_H
 #undef DELTRON_KERNELS_CPU_DELTA_RULE_CHUNK_INL_H
@@ -95,7 +95,7 @@ void store_state(const T* from, std::int64_t ld, std::int64_t key_dim, std::int6
   store_rows<T, T>(from, ld, key_dim, value_dim, static_cast<T*>(states) + index * key_dim * value_dim, value_dim);
 }
 
-// x = x / sqrt(sum x^2 + eps) by rows; the reciprocal roots are kept for the gradient.
+// x = x / sqrt(sum x^2 + eps) by rows (4.3); the reciprocal roots are kept for the gradient.
 template <class T>
 void normalise_rows(T* x, std::int64_t rows, std::int64_t ld, T* rstd) {
   for (std::int64_t r = 0; r < rows; ++r) {
@@ -103,7 +103,7 @@ void normalise_rows(T* x, std::int64_t rows, std::int64_t ld, T* rstd) {
     scale_in_place(x + r * ld, rstd[r], ld);
   }
 }
-// dx = rstd (dy - y (y.dy)) by rows, in place of dy; y is the normalised tile.
+// dx = rstd (dy - y (y.dy)) by rows (4.4), in place of dy; y is the normalised tile.
 template <class T>
 void normalise_rows_backward(T* dy, const T* y, const T* rstd, std::int64_t rows, std::int64_t ld) {
   const TileTag<T> d;
@@ -118,8 +118,8 @@ void normalise_rows_backward(T* dy, const T* y, const T* rstd, std::int64_t rows
   }
 }
 
-// Gates of one (chunk, value head). gamma is the inclusive cumulative sum of g, kept as an unevaluated pair (high + low), so that a
-// difference of two of them is as exact as T allows however large they are.
+// Gates of one (chunk, value head). gamma (5.1) is the inclusive cumulative sum of g, kept as an unevaluated pair (high + low), so
+// that a difference of two of them is as exact as T allows however large they are.
 template <class T>
 struct ChunkGates {
   HWY_ALIGN T g[kChunk];           // log decay, clamped
@@ -185,8 +185,8 @@ void load_gates(const DeltaRuleInputs& in, const Chunk& chunk, std::int64_t head
   gates.whole = gates.from_start[tokens - 1];
 }
 
-// decay [tokens, 64]: e^(gamma_i - gamma_j) for j <= i, zero above the diagonal (up to the next multiple of 16 columns of the
-// chunk). The exponent is masked before exp.
+// decay [tokens, 64]: Gamma (5.2), e^(gamma_i - gamma_j) for j <= i, zero above the diagonal (up to the next multiple of 16
+// columns of the chunk). The exponent is masked before exp.
 template <class T>
 void decay_matrix(const ChunkGates<T>& gates, std::int64_t tokens, T* decay) {
   const TileTag<T> d;
@@ -210,8 +210,8 @@ void decay_matrix(const ChunkGates<T>& gates, std::int64_t tokens, T* decay) {
   }
 }
 
-// out [tokens, 64] = factor_i decay_ij product_ij on and below the diagonal (strict: below it only), zero above. `factor` null:
-// `scale`.
+// out [tokens, 64] = factor_i decay_ij product_ij on and below the diagonal (strict: below it only), zero above: (5.3), (5.7).
+// `factor` null: `scale`.
 template <class T>
 void decayed(const T* decay, const T* product, const T* factor, T scale, bool strict, std::int64_t tokens, T* out) {
   const TileTag<T> d;
@@ -273,7 +273,8 @@ struct KeyTiles {
 };
 
 // The step of the state over one chunk, as forward and the recomputation in backward do it:
-//   Y = V - e^gamma (K S) (v holds V, then Y);  U = T (beta Y);  S' = e^gamma_last S + K^T (e^(gamma_last - gamma) U).
+//   (5.5) Y = V - e^gamma (K S) (v holds V, then Y);  (5.6) U = T (beta Y);
+//   (5.9) S' = e^gamma_last S + K^T (e^(gamma_last - gamma) U).
 // erased [64, Kp] and write [64, Vp] are scratch.
 template <class T>
 void chunk_update(const DeltaRuleInputs& in, std::int64_t tokens, const ChunkGates<T>& gates, const T* k, const T* t,

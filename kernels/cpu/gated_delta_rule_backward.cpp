@@ -1,4 +1,4 @@
-// Backward of the gated delta rule, chunked (kernels/gated_delta_rule.h; formulas: docs/gdn.md). First forward over the chunks of
+// Backward of the gated delta rule, chunked (kernels/gated_delta_rule.h; docs/gdn.md section 7). First forward over the chunks of
 // a document to rebuild states, Y and U from the inputs and the kept T; then backward over them, all value heads of a key head
 // together, so that dq and dk are summed over the group in rising head order. Knows no autograd.
 #include "kernels/gated_delta_rule.h"
@@ -188,7 +188,7 @@ class Backward {
     return gate_partials_ == nullptr ? nullptr : gate_partials_ + (chunk * in_.value_heads + head) * 2;
   }
 
-  // dA_log and d(dt_bias) += their partial sums in rising chunk order.
+  // dA_log (3.4) and d(dt_bias) (3.3) += their partial sums in rising chunk order.
   void add_gate_parameters() {
     for (std::int64_t head = 0; head < in_.value_heads; ++head) {
       double d_A_log = 0, d_dt_bias = 0;

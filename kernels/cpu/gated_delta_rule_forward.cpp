@@ -1,5 +1,5 @@
-// Forward of the gated delta rule, chunked (kernels/gated_delta_rule.h). One chunk and key head: K K^T and Q K^T once, then for
-// every value head of the group T = (I + M)^-1, U, the output, the next state. Knows no gradients.
+// Forward of the gated delta rule, chunked (kernels/gated_delta_rule.h; docs/gdn.md section 5). One chunk and key head: K K^T and Q
+// K^T once, then for every value head of the group T = (I + M)^-1, U, the output, the next state. Knows no gradients.
 #include "kernels/gated_delta_rule.h"
 
 #include <string>
@@ -171,7 +171,7 @@ class Forward {
 
   std::int64_t piece(std::int64_t chunk, std::int64_t head) const { return chunk * in_.value_heads + head; }
 
-  // T = (I + M)^-1, M_ij = beta_i Gamma_ij (k_i.k_j) below the diagonal; kept for backward where asked.
+  // (5.4) T = (I + M)^-1, (5.3) M_ij = beta_i Gamma_ij (k_i.k_j) below the diagonal; kept for backward where asked.
   void solve(const Chunk& chunk, std::int64_t head, const ChunkGates<T>& gates, ForwardScratch<T>& s, T* t) {
     decayed<T>(s.decay, s.keys.kk, gates.beta, 0, true, chunk.tokens, s.m);
     invert_unit_lower(s.m, t, kChunk, chunk.tokens);
@@ -184,7 +184,7 @@ class Forward {
     store_tile<T>(in_.dtype, view, in_.documents, chunk, head, kChunk, t, kChunk);
   }
 
-  // O = s (e^gamma (Q S) + P U), P_ij = Gamma_ij (q_i.k_j) on and below the diagonal.
+  // (5.8) O = s (e^gamma (Q S) + P U), (5.7) P_ij = Gamma_ij (q_i.k_j) on and below the diagonal.
   void output(const Chunk& chunk, std::int64_t head, const ChunkGates<T>& gates, const T* state, const T* u, ForwardScratch<T>& s) {
     const std::int64_t kp = in_.padded_key(), vp = in_.padded_value();
     const T scale = static_cast<T>(in_.scale);

@@ -124,8 +124,8 @@ void transpose(const T* HWY_RESTRICT from, std::int64_t ld_from, std::int64_t ro
 }
 
 // t = (I + m)^-1 for strictly lower triangular m [size,size]; both with leading dimension ld, zeros above the diagonal of m up to
-// a multiple of 16 columns, and zeros written likewise to t. Forward substitution throughout (stable for beta up to 2 and
-// identical keys, where powers of m explode): a block of 16 rows first takes -m t of the blocks above as one product.
+// a multiple of 16 columns, and zeros written likewise to t. Forward substitution (docs/gdn.md (6.1)) throughout (stable for beta
+// up to 2 and identical keys, where powers of m explode): a block of 16 rows first takes -m t of the blocks above as one product.
 template <class T>
 void invert_unit_lower(const T* HWY_RESTRICT m, T* HWY_RESTRICT t, std::int64_t ld, std::int64_t size) {
   const TileTag<T> d;

@@ -34,6 +34,7 @@ class Call : public BackwardCall {
       : run_(run), ctx_(ctx), node_(node), gradients_(std::move(gradients)), done_(node.inputs().size(), false) {}
 
   const Tensor& output_gradient(int output) const override { return gradients_[static_cast<std::size_t>(output)]; }
+  Tensor take_output_gradient(int output) override { return std::exchange(gradients_[static_cast<std::size_t>(output)], Tensor()); }
   bool wanted(int input) const override { return edge(input).wanted(); }
   Tensor destination(int input, const Shape& shape, DType dtype) override;
   Tensor main_gradient(int input) const override {
@@ -252,11 +253,12 @@ void Call::set_gradient(int input, const Tensor& gradient) {
 
 }  // namespace
 
-void backward(Context& ctx, const std::vector<Tensor>& roots, const std::vector<Tensor>& gradients) {
+void backward(Context& ctx, const std::vector<Tensor>& roots, std::vector<Tensor> gradients) {
   DELTRON_CHECK_EQ(roots.size(), gradients.size(), "one gradient a root");
   GradModeGuard no_graph(ctx, false);
   Run run(ctx);
   for (std::size_t i = 0; i < roots.size(); ++i) run.add_root(roots[i], gradients[i]);
+  gradients.clear();  // the graph alone holds them now, so that nodes may write in place
   run.execute();
 }
 

@@ -10,6 +10,6 @@
 namespace deltron {
 
 // gradients[i] belongs to roots[i] (same shape and dtype). Throws InternalFault where a differentiable input receives no gradient.
-void backward(Context& ctx, const std::vector<Tensor>& roots, const std::vector<Tensor>& gradients);
+void backward(Context& ctx, const std::vector<Tensor>& roots, std::vector<Tensor> gradients);
 
 }  // namespace deltron

@@ -1,5 +1,5 @@
 // Differentiable pieces of the Gated DeltaNet mixer: convolution with q/k norm, the gated delta rule, the gated output norm.
-// Mathematics: docs/gdn.md.
+// Mathematics, and what each keeps for backward: docs/gdn.md.
 #pragma once
 
 #include <optional>
@@ -16,8 +16,8 @@ struct QkvPrepOptions {
   double epsilon = 1e-6;
 };
 
-// qkv [T, 2 Hk K + Hv V] -> the same shape: causal convolution and SiLU with conv_weight [C,kc], then the L2 norm of every q and k head.
-// Saves the input and the output (which the delta rule keeps anyway), not what lies between.
+// qkv [T, 2 Hk K + Hv V] -> the same shape: causal convolution and SiLU (4.1) with conv_weight [C,kc], then the L2 norm (4.3) of
+// every q and k head. Saves the input and the output (which the delta rule keeps anyway), not what lies between.
 Tensor gdn_qkv_prep(Context& ctx, const Tensor& qkv, const Tensor& conv_weight, const LayoutPtr& layout, const QkvPrepOptions& options,
                     const char* name);
 
@@ -47,7 +47,7 @@ struct GatedDeltaRuleResult {
 GatedDeltaRuleResult gated_delta_rule(Context& ctx, const GatedDeltaRuleInputs& inputs, const LayoutPtr& layout,
                                       const GatedDeltaRuleOptions& options, const char* name);
 
-// y [T,Hv*V] = rms_norm(x; weight [V]) * silu(z), per head; x [T,Hv*V], z [T,Hv,V] (a strided view).
+// (8.1): y [T,Hv*V] = rms_norm(x; weight [V]) * silu(z), per head; x [T,Hv*V], z [T,Hv,V] (a strided view).
 Tensor gated_rms_norm(Context& ctx, const Tensor& x, const Tensor& z, const Tensor& weight, const NormOptions& norm, const char* name);
 
 }  // namespace deltron

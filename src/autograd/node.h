@@ -180,6 +180,7 @@ class BackwardCall {
  public:
   virtual ~BackwardCall() = default;
   virtual const Tensor& output_gradient(int output) const = 0;  // undefined only for optional outputs
+  virtual Tensor take_output_gradient(int output) = 0;          // the same, handed over: nobody else holds it afterwards
   virtual bool wanted(int input) const = 0;
   // Memory of shape [..] to write the gradient of `input` into: a slot of a larger gradient where the input is a slice, else fresh.
   virtual Tensor destination(int input, const Shape& shape, DType dtype) = 0;

@@ -30,6 +30,21 @@ const ErrorEntry& error_entry(ErrorCode code) {
   return error_entry(ErrorCode::InternalFault);
 }
 
+std::string error_reference_markdown() {
+  std::string page =
+      "<!-- Made from src/base/errors_*.def; tests/base/base_test.cpp compares. -->\n"
+      "# Errors\n\n"
+      "Every message begins with a code that keeps its meaning: what is wrong, where, the values met, the rule, and a fix. The exit code of\n"
+      "`deltron` follows from the code: 0 done, 2 usage or configuration, 3 data, 4 checkpoint, 5 out of memory, 6 non-finite,\n"
+      "7 communication, 8 internal, 75 stopped and saved.\n";
+  for (const ErrorEntry& entry : error_table()) {
+    const std::string code = "E" + std::to_string(static_cast<int>(entry.code));
+    page += "\n## " + code + ": " + entry.title + "\n\n" + entry.explanation + "\n\n```\n" + entry.example + "\n```\n\n" + entry.fix +
+            " Exit code " + std::to_string(static_cast<int>(entry.exit_code)) + ".\n";
+  }
+  return page;
+}
+
 std::string format_error(ErrorCode code, const ErrorText& text) {
   std::string message = "E" + std::to_string(static_cast<int>(code)) + " ";
   if (!text.where.empty()) message += text.where + ": ";

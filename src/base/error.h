@@ -32,6 +32,8 @@ struct ErrorEntry {
 // Every known error, ascending by code.
 const std::vector<ErrorEntry>& error_table();
 const ErrorEntry& error_entry(ErrorCode code);
+// docs/errors.md
+std::string error_reference_markdown();
 
 // The parts of a message; empty parts are left out. `where` is file:line:column, a tensor, a step ...
 struct ErrorText {

@@ -1,4 +1,4 @@
-// Process exit codes, one per failure class (DESIGN section 4; docs/errors.md).
+// Process exit codes, one per failure class (docs/errors.md).
 #pragma once
 
 namespace deltron {

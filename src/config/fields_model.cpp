@@ -28,7 +28,7 @@ void add_model_fields(std::vector<Field>& table) {
   f.add("linear_value_head_dim", &M::linear_value_head_dim, "size of a value head; required with a linear variant")
       .at_least(0).at_most(kMost).in("channels");
   f.add("linear_conv_kernel_dim", &M::linear_conv_kernel_dim, "taps of the causal depthwise convolution before the rule")
-      .at_least(1).at_most(64).in("tokens");
+      .at_least(1).at_most(16).in("tokens");
   f.add("allow_neg_eigval", &M::allow_neg_eigval, "beta in (0, 2) instead of (0, 1), so that the state's transition may have negative eigenvalues");
 
   f.add("num_attention_heads", &M::num_attention_heads, "query heads of softmax attention; required where a layer has it")

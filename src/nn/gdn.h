@@ -1,5 +1,5 @@
-// The Gated DeltaNet mixer (docs/gdn.md): in_proj writes two storages, `qkv` (the convolution's input) and `gates` (z, beta, alpha), by
-// two products, so that what different recompute and offload regions free are different storages. Two stages, callable apart.
+// The Gated DeltaNet mixer (docs/gdn.md section 9): in_proj writes two storages, `qkv` (the convolution's input) and `gates` (z,
+// beta, alpha), by two products, so that what different recompute and offload regions free are different storages. Two stages, callable apart.
 #pragma once
 
 #include "src/autograd/functions_gdn.h"

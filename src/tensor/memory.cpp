@@ -155,22 +155,28 @@ std::vector<SavedStorage> Allocator::saved_storages() const {
   return rows;
 }
 
-void Allocator::note_saved(const Storage* storage, const SavedStorage& what) {
+void Allocator::note_saved(const void* memory, const SavedStorage& what) {
   std::lock_guard<std::mutex> lock(mutex_);
-  saved_order_[storage] = next_saved_;
+  const auto known = saved_blocks_.find(memory);
+  if (known != saved_blocks_.end()) {
+    known->second.holders++;
+    saved_[known->second.order] = what;  // named by its latest holder: an adopter
+    return;
+  }
+  saved_blocks_[memory] = {next_saved_, 1};
   saved_[next_saved_++] = what;
   if (what.tag != MemoryTag::Weights) stats_.saved += what.bytes;
   stats_.peak_saved = std::max(stats_.peak_saved, stats_.saved);
 }
 
-void Allocator::note_unsaved(const Storage* storage) {
+void Allocator::note_unsaved(const void* memory) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto order = saved_order_.find(storage);
-  if (order == saved_order_.end()) return;
-  const auto what = saved_.find(order->second);
+  const auto known = saved_blocks_.find(memory);
+  if (known == saved_blocks_.end() || --known->second.holders > 0) return;
+  const auto what = saved_.find(known->second.order);
   if (what->second.tag != MemoryTag::Weights) stats_.saved -= what->second.bytes;
   saved_.erase(what);
-  saved_order_.erase(order);
+  saved_blocks_.erase(known);
 }
 
 void Allocator::release_cached() {

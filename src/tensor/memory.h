@@ -16,8 +16,6 @@
 
 namespace deltron {
 
-class Storage;
-
 enum class MemoryTag : std::uint8_t { Weights, MainGradients, OptimizerState, Activations, Workspace, Communication, Data };
 inline constexpr int kMemoryTags = 7;
 const char* memory_tag_name(MemoryTag tag);
@@ -90,9 +88,9 @@ class Allocator {
   void release_cached();
   std::string table() const;  // bytes by tag, for error messages
 
-  // Called by Storage when nodes start and stop to hold it.
-  void note_saved(const Storage* storage, const SavedStorage& what);
-  void note_unsaved(const Storage* storage);
+  // Called by Storage when nodes start and stop to hold it. `memory` identifies the block: storages that share one count once.
+  void note_saved(const void* memory, const SavedStorage& what);
+  void note_unsaved(const void* memory);
 
  private:
   struct ScopeLess {
@@ -109,7 +107,11 @@ class Allocator {
   std::unordered_map<std::int64_t, std::vector<void*>> free_;
   std::map<MemoryScope, std::int64_t, ScopeLess> by_scope_;
   std::map<std::uint64_t, SavedStorage> saved_;
-  std::unordered_map<const Storage*, std::uint64_t> saved_order_;
+  struct SavedBlock {
+    std::uint64_t order;
+    int holders;
+  };
+  std::unordered_map<const void*, SavedBlock> saved_blocks_;
   std::uint64_t next_saved_ = 0;
 };
 

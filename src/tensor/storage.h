@@ -35,8 +35,9 @@ class Storage {
   // Allocates anew (content undefined): Discarded/OnHost -> Resident or Reloading.
   void reallocate(StorageState next = StorageState::Resident);
   void set_resident();  // Reloading -> Resident: the copy has arrived
-  // Moves the memory of `other` in, so that every view of this storage is valid again; `other` becomes Discarded. No version bump:
-  // the values are those of before.
+  // Takes the memory of `other` over, so that every view of this storage is valid again. Both storages refer to that one memory from
+  // now on (what a replayed graph saved stays valid too); it is counted once, under this storage's tag and scope, and freed with the
+  // last of them. No version bump: the values are those of before.
   void adopt(Storage& other);
 
   // In-place writes count up; saved tensors compare.
@@ -52,8 +53,23 @@ class Storage {
   bool holds_memory() const { return state_ == StorageState::Resident || state_ == StorageState::Reloading; }
   [[noreturn]] void refuse(const char* wish) const;
 
+  // The memory itself, shared by storages after adopt().
+  struct Block {
+    Block(std::shared_ptr<Allocator> from, std::int64_t size, MemoryTag as, MemoryScope in);
+    ~Block();
+    Block(const Block&) = delete;
+    Block& operator=(const Block&) = delete;
+    std::shared_ptr<Allocator> allocator;
+    std::int64_t bytes;
+    MemoryTag tag;
+    MemoryScope scope;
+    void* data;
+  };
+  void note_saved();
+  void note_unsaved();
+
   std::shared_ptr<Allocator> allocator_;
-  void* data_ = nullptr;
+  std::shared_ptr<Block> block_;
   std::int64_t bytes_;
   DeviceKind device_;
   MemoryTag tag_;

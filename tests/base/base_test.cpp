@@ -12,6 +12,7 @@
 #include "src/base/hash.h"
 #include "src/base/human.h"
 #include "src/base/suggest.h"
+#include "tests/support/generated_page.h"
 
 namespace deltron {
 namespace {
@@ -25,6 +26,10 @@ TEST(ErrorTable, codes_are_unique_and_complete) {
     EXPECT_NE(std::string(entry.fix), "");
     EXPECT_EQ(std::string(entry.example).substr(0, 4), "E" + std::to_string(last)) << entry.name;
   }
+}
+
+TEST(ErrorTable, the_reference_page_is_up_to_date) {
+  test::expect_page("errors.md", error_reference_markdown());
 }
 
 TEST(ErrorTable, message_names_place_values_rule_and_fix) {

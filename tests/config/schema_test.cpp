@@ -7,6 +7,7 @@
 #include "src/base/file.h"
 #include "src/config/loader.h"
 #include "src/config/schema.h"
+#include "tests/support/generated_page.h"
 
 namespace deltron {
 namespace {
@@ -108,8 +109,7 @@ TEST(Schema, help_and_reference_name_every_key) {
 }
 
 TEST(Schema, the_reference_page_is_up_to_date) {
-  const std::string page = read_file(std::string(DELTRON_SOURCE_DIR) + "/docs/config_reference.md");
-  EXPECT_TRUE(page == config_reference_markdown()) << "docs/config_reference.md differs from the table; write it again:\n" << config_reference_markdown();
+  test::expect_page("config_reference.md", config_reference_markdown());
 }
 
 }  // namespace

@@ -108,6 +108,8 @@ std::vector<Row> rows() {
       {"checkpoint_keys_need_a_folder", gdn({{"checkpoint.keep_last", "5"}}), no_effect, "checkpoint.keep_last", "names a run folder"},
       {"checkpoint_keys_need_a_folder", gdn({{"checkpoint.keep_every", "5"}}), no_effect, "checkpoint.keep_every", "names a run folder"},
       {"checkpoint_keys_need_a_folder", gdn({{"checkpoint.resume", "never"}}), no_effect, "checkpoint.resume", "names a run folder"},
+      {"checkpoint_keys_need_a_folder", gdn({{"logging.tensorboard", "true"}}), no_effect, "logging.tensorboard", "names a run folder"},
+      {"checkpoint_keys_need_a_folder", gdn({{"logging.log_per_layer_grad_norm", "true"}}), no_effect, "logging.log_per_layer_grad_norm", "names a run folder"},
       {"keep_every_needs_keep_last", gdn({{"checkpoint.save", "r"}, {"checkpoint.keep_every", "5"}}), no_effect, "checkpoint.keep_every", "every checkpoint is kept"},
       {"keep_every_meets_saves",
        gdn({{"checkpoint.save", "r"}, {"checkpoint.keep_last", "2"}, {"checkpoint.save_interval", "20"}, {"checkpoint.keep_every", "50"}}), contradiction,
@@ -140,9 +142,7 @@ std::vector<Row> rows() {
       {"recompute.recompute_modules", "[mlp]"}, {"offload.fine_grained_activation_offloading", "true"}, {"offload.offload_modules", "[gdn_qkv]"},
       {"offload.min_offloaded_tensor_size", "5"}, {"offload.activation_offload_fraction", "0.5"}, {"parallel.tensor_model_parallel_size", "2"},
       {"parallel.sequence_parallel", "true"}, {"parallel.context_parallel_size", "2"}, {"parallel.pipeline_model_parallel_size", "2"},
-      {"training.device", "cuda"}, {"training.exit_interval", "5"}, {"training.exit_duration_in_mins", "5"},
-      {"optimizer.use_distributed_optimizer", "true"}, {"logging.tensorboard", "true"}, {"logging.log_per_layer_grad_norm", "true"},
-      {"logging.loss_spike_z_score", "4"}};
+      {"training.device", "cuda"}, {"optimizer.use_distributed_optimizer", "true"}};
   for (const Edit& edit : run_features) {
     names.push_back(edit.first);
     all.push_back({"features_exist", gdn({edit}), not_yet, names.back().c_str(), "is not available in this version"});

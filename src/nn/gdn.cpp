@@ -33,7 +33,8 @@ GatedDeltaNet::GatedDeltaNet(const LayerSetup& setup)
                                 .init_scale = 1.0 / std::sqrt(static_cast<double>(kc))});
   A_log_ = store.declare({.name = attention + "A_log", .shape = {value_heads_}, .dtype = setup.stable_dtype(), .init = InitKind::ALog,
                           .weight_decay = false});
-  dt_bias_ = store.declare({.name = attention + "dt_bias", .shape = {value_heads_}, .dtype = setup.stable_dtype(), .init = InitKind::Constant,
+  dt_bias_ = store.declare({.name = attention + "dt_bias", .shape = {value_heads_}, .dtype = setup.stable_dtype(),
+                            .init = config.linear_dt_bias_init == LinearDtBiasInit::Ones ? InitKind::Constant : InitKind::DtBias,
                             .init_scale = 1.0, .weight_decay = false});
   out_norm_ = store.declare({.name = attention + "out_norm.weight", .shape = {value_dim_}, .dtype = setup.stable_dtype(),
                              .init = InitKind::Constant, .init_scale = output_norm_options_.zero_centered ? 0.0 : 1.0, .weight_decay = false,

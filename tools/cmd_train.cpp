@@ -54,7 +54,11 @@ class TrainCommand : public Command {
                        : "; saved, go on with: deltron train -c " + config.checkpoint.save + "/" + kResolvedConfigFile));
       return ExitCode::StoppedAndSaved;
     }
-    io.out << "trained " << outcome.progress.step << " steps, loss " << fixed(outcome.final_loss, 4);
+    if (outcome.losses.empty()) {
+      io.out << "nothing left to train: step " << outcome.progress.step << " of " << config.training.train_iters;
+    } else {
+      io.out << "trained " << outcome.progress.step << " steps, loss " << fixed(outcome.final_loss, 4);
+    }
     if (!config.checkpoint.save.empty()) io.out << ", run folder " << config.checkpoint.save;
     io.out << "\n";
     return ExitCode::Done;

@@ -20,11 +20,13 @@ Tensor TransformerBlock::forward(Context& ctx, const Tensor& x, const LayoutPtr&
   const auto layer = static_cast<std::uint32_t>(layer_);
   Tensor hidden = x;
   if (!(linear_mixer_ && mode.without_linear_mixers)) {
-    const Tensor mixed = linear_mixer_ ? linear_mixer_->forward(ctx, x, layout) : softmax_mixer_->forward(ctx, x, layout, mode.training);
+    const Tensor mixed = linear_mixer_ ? linear_mixer_->forward(ctx, x, layout, mode.recompute)
+                                       : softmax_mixer_->forward(ctx, x, layout, mode.training, mode.recompute.core_attn);
     ScopeGuard scope(ctx, layer_, "residual");
     hidden = dropout_add(ctx, mixed, x, layout, {seed_, layer, kRngSiteHiddenDropoutMixer}, drop, "residual");
   }
-  const Tensor expanded = mlp_->forward(ctx, hidden);
+  const auto mlp_region = [this, &ctx](const std::vector<Tensor>& in) { return std::vector<Tensor>{mlp_->forward(ctx, in[0])}; };
+  const Tensor expanded = mode.recompute.mlp ? recompute(ctx, "mlp", mlp_region, {hidden})[0] : mlp_->forward(ctx, hidden);
   ScopeGuard scope(ctx, layer_, "residual");
   return dropout_add(ctx, expanded, hidden, layout, {seed_, layer, kRngSiteHiddenDropoutMlp}, drop, "residual");
 }

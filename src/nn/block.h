@@ -6,6 +6,7 @@
 #include "src/nn/attention.h"
 #include "src/nn/gdn.h"
 #include "src/nn/mlp.h"
+#include "src/nn/recompute_plan.h"
 
 namespace deltron {
 
@@ -13,6 +14,7 @@ struct ForwardMode {
   bool training = false;
   // For ablation studies: the mixers of linear layers contribute nothing to the residual stream.
   bool without_linear_mixers = false;
+  RecomputePlan recompute = {};  // training only
 };
 
 class TransformerBlock {

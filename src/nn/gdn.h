@@ -1,10 +1,12 @@
-// The Gated DeltaNet mixer (docs/gdn.md section 9): in_proj writes two storages, `qkv` (the convolution's input) and `gates` (z,
-// beta, alpha), by two products, so that what different recompute and offload regions free are different storages. Two stages, callable apart.
+// The Gated DeltaNet mixer (docs/gdn.md): in_proj writes two storages, `qkv` (the convolution's input) and `gates` (z, beta, alpha), by
+// two products, so that what different recompute and offload regions free are different storages. Two stages, callable apart.
 #pragma once
 
 #include "src/autograd/functions_gdn.h"
+#include "src/autograd/recompute.h"
 #include "src/nn/decode_cache.h"
 #include "src/nn/layer.h"
+#include "src/nn/recompute_plan.h"
 
 namespace deltron {
 
@@ -12,19 +14,30 @@ class GatedDeltaNet {
  public:
   explicit GatedDeltaNet(const LayerSetup& setup);
 
-  struct CoreOutput {
-    Tensor core;  // [T, Hv*V] raw output of the rule
-    Tensor z;     // [T, Hv, V] view of the gates storage
+  // What the first stage hands to the second: the normed core output [T, Hv*V], and the regions that still have hooks to place.
+  struct StageOne {
+    Tensor normed;
+    std::shared_ptr<DiscardOutputRegion> in_proj, block, norm_out;
   };
-  // x [T,h] (the residual stream; its norm is inside) up to the delta rule's output.
+
+  // x [T,h] (the residual stream; its norm is inside) -> [T,h]. `plan` is empty outside training.
+  Tensor forward(Context& ctx, const Tensor& x, const LayoutPtr& layout, const RecomputePlan& plan = {}) const;
   // With a cache: the next tokens of the one sequence that it holds (no graph).
-  CoreOutput forward_pre_attn_and_core_attn(Context& ctx, const Tensor& x, const LayoutPtr& layout, LayerCache* cache = nullptr) const;
-  // Gated norm and output projection: [T,h].
-  Tensor forward_post_core_attn(Context& ctx, const CoreOutput& core) const;
-  Tensor forward(Context& ctx, const Tensor& x, const LayoutPtr& layout) const;
   Tensor forward_cached(Context& ctx, const Tensor& x, const LayoutPtr& layout, LayerCache& cache) const;
 
+  // The two stages apart: projection to normed core output; output projection. Every region but gdn_norm_out works here, as that one is
+  // freed and restored around the second stage: it is refused (ErrorCode::InvalidOpInput).
+  StageOne forward_pre_attn_and_core_attn(Context& ctx, const Tensor& x, const LayoutPtr& layout, const RecomputePlan& plan = {}) const;
+  Tensor forward_post_core_attn(Context& ctx, const StageOne& stage) const;
+
  private:
+  StageOne stage_one(Context& ctx, const Tensor& x, const LayoutPtr& layout, const RecomputePlan& plan, LayerCache* cache) const;
+  std::vector<Tensor> project(Context& ctx, const Tensor& x) const;                                     // {qkv, gates}
+  Tensor prepare(Context& ctx, const Tensor& qkv, const LayoutPtr& layout, LayerCache* cache) const;    // q, k, v side by side
+  Tensor rule(Context& ctx, const Tensor& prepared, const Tensor& beta, const Tensor& alpha, const LayoutPtr& layout, LayerCache* cache) const;
+  Tensor output_norm(Context& ctx, const Tensor& core, const Tensor& z) const;
+  std::vector<Tensor> split_gates(Context& ctx, const Tensor& gates) const;                             // {z, beta, alpha}
+
   int layer_;
   std::int64_t key_heads_, value_heads_, key_dim_, value_dim_;
   bool allow_neg_eigval_;

@@ -23,10 +23,11 @@ TEST(Examples, every_shipped_configuration_is_legal) {
   EXPECT_GE(count, 2);
 }
 
-TEST(Examples, kjv_tiny_holds_the_byte_vocabulary_in_linear_layers_alone) {
+TEST(Examples, kjv_tiny_is_a_hybrid_that_holds_the_byte_vocabulary) {
   const RunConfig config = load_run_config(std::string(DELTRON_SOURCE_DIR) + "/configs/kjv_tiny.yaml", {"training.train_iters=77"});
   EXPECT_EQ(config.model.vocab_size, 264);
-  EXPECT_EQ(linear_layer_count(config.model), config.model.num_layers);
+  EXPECT_EQ(linear_layer_count(config.model), 3);
+  EXPECT_EQ(softmax_layer_count(config.model), 1);
   EXPECT_EQ(config.training.train_iters, 77);
 }
 

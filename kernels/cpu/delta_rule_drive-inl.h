@@ -137,7 +137,7 @@ class DeltaRuleForward {
     return t_ + (chunk * in_.gate_heads + gate_head) * kChunk * kChunk;
   }
 
-  // t = (I + M)^-1, zeros above the diagonal.
+  // (5.4) t = (I + M)^-1, zeros above the diagonal.
   void solve(const Chunk& chunk, std::int64_t gate_head, const Scratch& s, T* t) {
     invert_unit_lower(s.m, t, kChunk, chunk.tokens);
     s.keep_inverse(in_, args_, chunk, gate_head, t);
@@ -363,7 +363,7 @@ class DeltaRuleBackward {
     return partials_ == nullptr ? nullptr : partials_ + (chunk * in_.gate_heads + gate_head) * Scratch::partial_size(in_);
   }
 
-  // Gradients of A_log and dt_bias += their partial sums in rising chunk order.
+  // Gradients of A_log (3.4) and dt_bias (3.3) += their partial sums in rising chunk order.
   void add_gate_parameters() {
     const std::int64_t size = Scratch::partial_size(in_);
     std::vector<double> sums(static_cast<std::size_t>(size));

@@ -1,4 +1,4 @@
-// Backward of the gated delta rule, chunked (kernels/gated_delta_rule.h): entry points. Knows no autograd.
+// Backward of the gated delta rule, chunked (kernels/gated_delta_rule.h; docs/gdn.md section 7): entry points. Knows no autograd.
 #include "kernels/gated_delta_rule.h"
 
 #include "kernels/cpu/simd_targets.h"

@@ -1,4 +1,4 @@
-// Forward of the gated delta rule, chunked (kernels/gated_delta_rule.h): entry points. Knows no gradients.
+// Forward of the gated delta rule, chunked (kernels/gated_delta_rule.h; docs/gdn.md section 5): entry points. Knows no gradients.
 #include "kernels/gated_delta_rule.h"
 
 #include <string>

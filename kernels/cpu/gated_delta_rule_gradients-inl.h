@@ -1,4 +1,4 @@
-// Gradients of one chunk of the gated delta rule (docs/gdn.md): scratch of a thread and the steps that delta_rule_drive-inl.h puts
+// Gradients of one chunk of the gated delta rule (docs/gdn.md section 7): scratch of a thread and the steps that delta_rule_drive-inl.h puts
 // in order. Compiled once a Highway target.
 #if defined(DELTRON_KERNELS_CPU_GATED_DELTA_RULE_GRADIENTS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTRON_KERNELS_CPU_GATED_DELTA_RULE_GRADIENTS_INL_H
@@ -66,7 +66,7 @@ struct GatedBackward : GatedChunk<T> {
     inverse(in, args, chunk, head, kept);
     if (want_p) pair_products(in, chunk, false, true);
   }
-  // t = the kept T. One that was rounded to bf16 first gets a Newton step T += T (I - (I + M) T): with beta near 2 and parallel
+  // t = the kept T. One that was rounded to bf16 first gets a Newton step (6.2): with beta near 2 and parallel
   // keys its rounding alone would cost dg 3 %. Uses decay, p, x and n as scratch.
   void inverse(const Inputs& in, const Args& args, const Chunk& chunk, std::int64_t head, T*) {
     const HeadView view{args.t_inverse, 0, in.value_heads * kChunk, kChunk};
@@ -89,19 +89,19 @@ struct GatedBackward : GatedChunk<T> {
   void load_output_gradient(const Inputs& in, const Args& args, const Chunk& chunk, std::int64_t head) {
     load_tile<T>(in.dtype, args.d_o, in.documents, chunk, head, in.value_dim, d_o, in.padded_value());
   }
-  // dU of what the chunk's own outputs read: s P^T dO.
+  // dU of what the chunk's own outputs read: s P^T dO, the first term of (7.1).
   void local_update_gradient(const Inputs& in, const Chunk& chunk, T* du) {
     const std::int64_t vp = in.padded_value();
     multiply<Part::LowerA, true>(p, kChunk, d_o, vp, du, vp, chunk.tokens, vp, chunk.tokens, false);
   }
-  // dU += e^(gamma_last - gamma) (K D');  Z = T^T dU.
+  // (7.1) dU += e^(gamma_last - gamma) (K D');  (7.2) Z = T^T dU.
   void update_gradient(const Inputs& in, const Chunk& chunk, const T* d_state, T* du, T* dz) {
     const std::int64_t kp = in.padded_key(), vp = in.padded_value(), tokens = chunk.tokens;
     scale_rows(this->keys.k, this->gates.to_end, this->scaled, tokens, kp);
     multiply<Part::Full, false>(this->scaled, kp, d_state, vp, du, vp, tokens, vp, in.key_dim, true);
     multiply<Part::LowerA, true>(t, kChunk, du, vp, dz, vp, tokens, vp, tokens, false);
   }
-  // D = e^gamma_last D' + s Q^T (e^gamma dO) - K^T (e^gamma beta Z).
+  // (7.9) D = e^gamma_last D' + s Q^T (e^gamma dO) - K^T (e^gamma beta Z).
   void state_gradient(const Inputs& in, const Chunk& chunk, const T* dz, T* d_state) {
     const std::int64_t kp = in.padded_key(), vp = in.padded_value(), tokens = chunk.tokens;
     HWY_ALIGN T factor[kChunk];
@@ -130,9 +130,9 @@ struct GatedBackward : GatedChunk<T> {
   }
 };
 
-// x: dO U^T -> X = s (dO U^T) o Gamma;  n: Z U^T -> N = -beta_i Gamma o (Z U^T) below the diagonal;  both zero above it.
-// d_beta_i -= sum_j (Z U^T o Gamma o K K^T)_ij;  straddling_t = sum over i >= t > j of (X o Q K^T + N o K K^T)_ij, the part of dg_t
-// that comes from pairs: kept as column sums of the rows from the last one up, so that nothing cancels and row 0 is exactly zero.
+// x: dO U^T -> X = s (dO U^T) o Gamma (7.4);  n: Z U^T -> N = -beta_i Gamma o (Z U^T) below the diagonal (7.5);  both zero above
+// it. d_beta_i -= sum_j (Z U^T o Gamma o K K^T)_ij (7.8);  straddling_t = sum over i >= t > j of (X o Q K^T + N o K K^T)_ij, the
+// first term of (7.10): kept as column sums of the rows from the last one up, so that nothing cancels and row 0 is exactly zero.
 template <class T>
 void GatedBackward<T>::pair_gradients(std::int64_t tokens, T scale) {
   const TileTag<T> d;
@@ -192,7 +192,7 @@ void GatedBackward<T>::head_gradients(const Inputs& in, const Args& args, const 
   const T scale = static_cast<T>(in.scale);
   HWY_ALIGN T factor[kChunk];
 
-  scale_rows(dz, this->gates.beta, this->write, tokens, vp);  // dV = beta Z
+  scale_rows(dz, this->gates.beta, this->write, tokens, vp);  // dV = beta Z (7.3)
   store_tile<T>(in.dtype, args.dv, in.documents, chunk, head, in.value_dim, this->write, vp);
   for (std::int64_t i = 0; i < tokens; ++i) d_beta[i] = dot(dz + i * vp, y + i * vp, vp);
 
@@ -201,7 +201,7 @@ void GatedBackward<T>::head_gradients(const Inputs& in, const Args& args, const 
   multiply<Part::LowerC, false>(dz, vp, u_t, kChunk, n, kChunk, tokens, padded, in.value_dim, false);
   pair_gradients(tokens, scale);
 
-  // dq: s e^gamma (dO S^T) + X K.
+  // dq (7.6): s e^gamma (dO S^T) + X K.
   transpose(state, vp, in.key_dim, in.value_dim, state_t, kp, kp);
   for (std::int64_t i = 0; i < tokens; ++i) factor[i] = scale * this->gates.from_start[i];
   scale_rows(d_o, factor, this->write, tokens, vp);
@@ -216,7 +216,7 @@ void GatedBackward<T>::head_gradients(const Inputs& in, const Args& args, const 
   add_scaled(d_q, first_of_key_head);
   multiply<Part::LowerA, false>(x, kChunk, k, kp, d_q, kp, tokens, kp, tokens, true);
 
-  // dk: -e^gamma (dY S^T) + e^(gamma_last - gamma) (U D'^T) + X^T Q + (N + N^T) K.
+  // dk (7.7): -e^gamma beta (Z S^T) + e^(gamma_last - gamma) (U D'^T) + X^T Q + (N + N^T) K.
   for (std::int64_t i = 0; i < tokens; ++i) factor[i] = -this->gates.from_start[i] * this->gates.beta[i];
   scale_rows(dz, factor, this->write, tokens, vp);
   multiply<Part::Full, false>(this->write, vp, state_t, kp, this->scaled, kp, tokens, kp, in.value_dim, false);
@@ -237,7 +237,8 @@ void GatedBackward<T>::head_gradients(const Inputs& in, const Args& args, const 
 template <class T>
 void GatedBackward<T>::finish_gate_head(const Inputs& in, const Args& args, const Chunk& chunk, std::int64_t head, double* partial) {
   const std::int64_t tokens = chunk.tokens;
-  // dg_t: pairs across t, reads of the old state from t on, writes before t that reach the next state, and the old state itself.
+  // dg_t (7.10): pairs across t, reads of the old state from t on, writes before t that reach the next state, and the old state
+  // itself.
   HWY_ALIGN T d_g[kChunk];
   double sum = 0;
   for (std::int64_t i = tokens - 1; i >= 0; --i) {

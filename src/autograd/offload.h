@@ -30,9 +30,9 @@ class OffloadCapture {
 };
 
 // `out` itself, through an identity node whose backward waits for the group's reload. In forward the storages of `releases` (captured,
-// and large enough), and those that only captured saves hold, are copied out and then freed at the next release point: nobody may read
-// the former in forward any more, nor write them. They are back before the backward of whatever made `out`. Hooks that need them are registered on `out` before this call, and later
-// operations use the result.
+// and large enough), and those that nothing but captured saves holds, are copied out and freed at the next release point: nobody may
+// read them in forward any more, nor write them. They are back before the backward of whatever made `out`. Hooks that need them are
+// registered on `out` before this call; later operations use the result.
 Tensor offload_group_commit(Context& ctx, const Tensor& out, const char* module, const std::vector<Tensor>& releases);
 
 }  // namespace deltron

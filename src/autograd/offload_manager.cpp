@@ -100,6 +100,7 @@ std::vector<CapturedStorage> OffloadManager::releasable(const OffloadGroup& grou
   std::vector<CapturedStorage> result;
   std::set<const Storage*> seen;
   for (const Tensor& tensor : releases) {
+    DELTRON_CHECK(tensor.defined(), "offload group '", group.name, "' is to free an undefined tensor");
     const Storage* storage = tensor.storage().get();
     if (!eligible(*storage, tensor.dtype()) || !seen.insert(storage).second) continue;
     if (away_.count(storage) != 0) continue;  // an inner or earlier group has it: its copy serves this one too

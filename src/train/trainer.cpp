@@ -96,7 +96,11 @@ class Loop {
   // A run keeps the number of steps that it began with, unless the user asks for another one.
   void fix_iterations_from(const RunConfig& before) {
     if (options_.minutes <= 0) return;
+    // The whole fitted schedule, so that the same command goes on exactly.
     config_.training.train_iters = before.training.train_iters;
+    config_.optimizer.lr_decay_iters = before.optimizer.lr_decay_iters;
+    config_.optimizer.lr_warmup_iters = before.optimizer.lr_warmup_iters;
+    config_.optimizer.lr_wsd_decay_iters = before.optimizer.lr_wsd_decay_iters;
     log_info("continuing " + run_ + ": training.train_iters " + std::to_string(config_.training.train_iters) + " was fixed when the run began");
   }
 

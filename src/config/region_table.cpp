@@ -28,16 +28,24 @@ std::vector<ForbiddenPair> write_forbidden_pairs() {
       {kRecompute, "gdn_qkv_block", kRecompute, "gdn_in_proj", 304, "gdn_qkv_block covers in_proj"},
       {kRecompute, "gdn_qkv_block", kRecompute, "gdn_qkv", 304, "gdn_qkv_block covers the convolution and the q/k/v preparation"},
 
-      {kRecompute, "gdn_qkv", kFusion, kPreRuleFusion, 51, "the fused kernel joins convolution and preparation with the gates, so that gdn_qkv has no output of its own"},
-      {kOffload, "gdn_qkv", kFusion, kPreRuleFusion, 52, "the fused kernel joins convolution and preparation with the gates and keeps no input of gdn_qkv apart"},
+      {kRecompute, "gdn_qkv", kFusion, kPreRuleFusion, 51,
+       "the fused kernel joins convolution and preparation with the gates, so that gdn_qkv has no output of its own"},
+      {kOffload, "gdn_qkv", kFusion, kPreRuleFusion, 52,
+       "the fused kernel joins convolution and preparation with the gates and keeps no input of gdn_qkv apart"},
 
-      {kOffload, "gdn_qkv", kRecompute, "gdn_in_proj", 53, "gdn_in_proj frees the qkv storage and computes it again: nothing is left to keep on the host"},
-      {kOffload, "gdn_qkv", kRecompute, "gdn_qkv_block", 324, "gdn_qkv_block frees the qkv storage and computes it again: nothing is left to keep on the host"},
+      {kOffload, "gdn_qkv", kRecompute, "gdn_in_proj", 53,
+       "gdn_in_proj frees the qkv storage and computes it again: nothing is left to keep on the host"},
+      {kOffload, "gdn_qkv", kRecompute, "gdn_qkv_block", 324,
+       "gdn_qkv_block frees the qkv storage and computes it again: nothing is left to keep on the host"},
       {kOffload, "gdn_qkv", kRecompute, "gdn", 324, "gdn keeps no qkv storage: nothing is left to keep on the host"},
-      {kOffload, "gdn_core_attn", kRecompute, "gdn_core_attn", 324, "the recomputed rule saves nothing that could be kept on the host"},
-      {kOffload, "gdn_core_attn", kRecompute, "gdn", 324, "gdn covers the rule, which then saves nothing that could be kept on the host"},
-      {kOffload, "gdn_core_attn", kRecompute, "gdn_qkv", 324, "gdn_qkv frees q, k and v, which are what the rule saved, and computes them again"},
-      {kOffload, "gdn_core_attn", kRecompute, "gdn_qkv_block", 324, "gdn_qkv_block frees q, k and v, which are what the rule saved, and computes them again"},
+      {kOffload, "gdn_core_attn", kRecompute, "gdn_core_attn", 324,
+       "the recomputed rule saves nothing that could be kept on the host"},
+      {kOffload, "gdn_core_attn", kRecompute, "gdn", 324,
+       "gdn covers the rule, which then saves nothing that could be kept on the host"},
+      {kOffload, "gdn_core_attn", kRecompute, "gdn_qkv", 324,
+       "gdn_qkv frees q, k and v, which are what the rule saved, and computes them again"},
+      {kOffload, "gdn_core_attn", kRecompute, "gdn_qkv_block", 324,
+       "gdn_qkv_block frees q, k and v, which are what the rule saved, and computes them again"},
       {kOffload, "core_attn", kRecompute, "core_attn", 324, "recomputed attention saves nothing that could be kept on the host"},
 
       {kFull, "full", kOffload, "gdn_qkv", 323, "a replayed layer keeps its input alone"},
@@ -80,8 +88,8 @@ const std::vector<MemoryModule>& memory_modules() {
       {kRecompute, "gdn_in_proj", "discard-output", "in_proj and its all-to-all: both storages", LayerNeed::Linear, 47},
       {kRecompute, "gdn_qkv", "discard-output", "convolution and q/k/v preparation", LayerNeed::Linear, 48},
       {kRecompute, "gdn_norm_out", "discard-output", "gated norm and its all-to-all", LayerNeed::Linear, 44},
-      {kRecompute, "gdn_qkv_block", "discard-output, replayed before gdn_norm_out", "in_proj, its all-to-all, convolution, q/k/v preparation and gates",
-       LayerNeed::Linear, 306},
+      {kRecompute, "gdn_qkv_block", "discard-output, replayed before gdn_norm_out",
+       "in_proj, its all-to-all, convolution, q/k/v preparation and gates", LayerNeed::Linear, 306},
       {kRecompute, "gdn_core_attn", "ordinary", "the delta rule", LayerNeed::Linear, 306},
       {kOffload, "gdn_qkv", "offload", "the qkv storage, which the convolution reads", LayerNeed::Linear, 49},
       {kOffload, "gdn_core_attn", "offload", "what the delta rule saved", LayerNeed::Linear, 81},
@@ -101,7 +109,8 @@ const std::vector<ForbiddenPair>& forbidden_pairs() {
 
 const std::vector<ModuleRequirement>& module_requirements() {
   static const std::vector<ModuleRequirement> requirements = {
-      {kOffload, "attn_proj", kOffload, "core_attn", 68, "the projection's input is the core's saved output: one leaves the device only with the other"},
+      {kOffload, "attn_proj", kOffload, "core_attn", 68,
+       "the projection's input is the core's saved output: one leaves the device only with the other"},
       {kOffload, "layer_input", kFull, "full", 322, "only full recompute keeps layer inputs"},
   };
   return requirements;
@@ -109,9 +118,12 @@ const std::vector<ModuleRequirement>& module_requirements() {
 
 const std::vector<RefusedModule>& refused_modules() {
   static const std::vector<RefusedModule> refused = {
-      {kRecompute, "layernorm", 305, "it would free nothing: normalised inputs are never kept, every projection computes them again from the residual stream"},
-      {kOffload, "attn_norm", 325, "it would free nothing: normalised inputs are never kept, and the norm's own input is the residual stream"},
-      {kOffload, "mlp_norm", 325, "it would free nothing: normalised inputs are never kept, and the norm's own input is the residual stream"},
+      {kRecompute, "layernorm", 305,
+       "it would free nothing: normalised inputs are never kept, every projection computes them again from the residual stream"},
+      {kOffload, "attn_norm", 325,
+       "it would free nothing: normalised inputs are never kept, and the norm's own input is the residual stream"},
+      {kOffload, "mlp_norm", 325,
+       "it would free nothing: normalised inputs are never kept, and the norm's own input is the residual stream"},
   };
   return refused;
 }
@@ -134,9 +146,12 @@ std::vector<std::string> module_words(ModuleUse use) {
 std::string use_text(ModuleUse use) {
   switch (use) {
     case ModuleUse::Recompute:
-    case ModuleUse::FullRecompute: return "recompute";
-    case ModuleUse::Offload: return "offload";
-    case ModuleUse::Fusion: return "fusion";
+    case ModuleUse::FullRecompute:
+      return "recompute";
+    case ModuleUse::Offload:
+      return "offload";
+    case ModuleUse::Fusion:
+      return "fusion";
   }
   return "";
 }
@@ -155,20 +170,27 @@ std::optional<int> excluding_rule(const MemoryModule& a, const MemoryModule& b) 
 }
 
 std::vector<MemoryModule> active_modules(const RunConfig& config) {
-  const auto among = [](const std::vector<std::string>& list, const std::string& word) { return std::find(list.begin(), list.end(), word) != list.end(); };
+  const auto among = [](const std::vector<std::string>& list, const std::string& word) {
+    return std::find(list.begin(), list.end(), word) != list.end();
+  };
   const RecomputeConfig& recompute = config.recompute;
   const OffloadConfig& offload = config.offload;
   std::vector<MemoryModule> active;
   for (const MemoryModule& module : memory_modules()) {
     bool on = false;
     switch (module.use) {
-      case ModuleUse::FullRecompute: on = recompute.recompute_granularity == RecomputeGranularity::Full; break;
+      case ModuleUse::FullRecompute:
+        on = recompute.recompute_granularity == RecomputeGranularity::Full;
+        break;
       case ModuleUse::Recompute:
         on = recompute.recompute_granularity == RecomputeGranularity::Selective && among(recompute.recompute_modules, module.name);
         break;
-      case ModuleUse::Offload: on = offload.fine_grained_activation_offloading && among(offload.offload_modules, module.name); break;
+      case ModuleUse::Offload:
+        on = offload.fine_grained_activation_offloading && among(offload.offload_modules, module.name);
+        break;
       case ModuleUse::Fusion:
-        on = module.name == kPreRuleFusion ? config.model.gdn_pre_gated_delta_rule_fusion : config.model.gdn_gated_output_norm_fusion;
+        on = module.name == kPreRuleFusion ? config.model.gdn_pre_gated_delta_rule_fusion
+                                           : config.model.gdn_gated_output_norm_fusion;
         break;
     }
     if (on) active.push_back(module);

@@ -31,7 +31,7 @@ struct ForbiddenPair {
   std::string first;
   ModuleUse second_use;
   std::string second;
-  int number;        // of the rule
+  int number;  // of the rule
   std::string why;
 };
 

@@ -11,10 +11,14 @@ constexpr const char* kOffloadModules = "offload.offload_modules";
 
 std::string key_of(const MemoryModule& module) {
   switch (module.use) {
-    case ModuleUse::Recompute: return kModules;
-    case ModuleUse::FullRecompute: return "recompute.recompute_granularity";
-    case ModuleUse::Offload: return kOffloadModules;
-    case ModuleUse::Fusion: return "model." + module.name;
+    case ModuleUse::Recompute:
+      return kModules;
+    case ModuleUse::FullRecompute:
+      return "recompute.recompute_granularity";
+    case ModuleUse::Offload:
+      return kOffloadModules;
+    case ModuleUse::Fusion:
+      return "model." + module.name;
   }
   return "";
 }
@@ -52,8 +56,8 @@ void refuse_pairs(RuleContext& context, const std::vector<int>& numbers) {
     std::vector<std::string> keys = keys_of(*first);
     for (const std::string& key : keys_of(*second)) keys.push_back(key);
     context.report(ErrorCode::ConfigInconsistent, keys,
-                   {module_text(*first) + " with " + module_text(*second), "", "", "rule " + std::to_string(pair.number) + ": " + pair.why,
-                    removal(*first) + ", or " + removal(*second)});
+                   {module_text(*first) + " with " + module_text(*second), "", "",
+                    "rule " + std::to_string(pair.number) + ": " + pair.why, removal(*first) + ", or " + removal(*second)});
   }
 }
 
@@ -66,10 +70,11 @@ void refuse_without_layers(RuleContext& context, ModuleUse use, LayerNeed need) 
   for (const MemoryModule& module : active_modules(context.config)) {
     if (module.use != use || module.needs != need) continue;
     std::vector<std::string> keys = keys_of(module);
-    for (const char* key : {"model.num_layers", "model.experimental_attention_variant", "model.linear_attention_freq"}) keys.push_back(key);
+    for (const char* key : {"model.num_layers", "model.experimental_attention_variant", "model.linear_attention_freq"})
+      keys.push_back(key);
     context.report(ErrorCode::ConfigInconsistent, keys,
-                   {module_text(module) + " on a model without " + lacking + " layers", "", "", "rule " + std::to_string(module.needs_number) + ": it is a part of them",
-                    removal(module)});
+                   {module_text(module) + " on a model without " + lacking + " layers", "", "",
+                    "rule " + std::to_string(module.needs_number) + ": it is a part of them", removal(module)});
   }
 }
 
@@ -79,8 +84,9 @@ void refuse_repetitions(RuleContext& context, const std::string& name) {
   for (std::size_t i = 0; i < words.size(); ++i) {
     const auto here = words.begin() + static_cast<std::ptrdiff_t>(i);
     if (std::count(words.begin(), here, words[i]) != 1) continue;  // once for a word, however often it is repeated
-    context.report(ErrorCode::ConfigInconsistent, {name},
-                   {name + " names a module twice", "", "'" + words[i] + "'", "rule 104: each module stands once", "remove the repetition"});
+    context.report(
+        ErrorCode::ConfigInconsistent, {name},
+        {name + " names a module twice", "", "'" + words[i] + "'", "rule 104: each module stands once", "remove the repetition"});
   }
 }
 

@@ -11,29 +11,34 @@ std::string code(const std::string& text) { return "`" + text + "`"; }
 
 std::string need_text(LayerNeed need) {
   switch (need) {
-    case LayerNeed::Any: return "any";
-    case LayerNeed::Linear: return "linear";
-    case LayerNeed::Softmax: return "softmax";
+    case LayerNeed::Any:
+      return "any";
+    case LayerNeed::Linear:
+      return "linear";
+    case LayerNeed::Softmax:
+      return "softmax";
   }
   return "";
 }
 
 std::string rules_by_number() {
-  std::vector<std::pair<int, const RuleInfo*>> lines;
-  const std::vector<RuleInfo> rules = validation_rules();
+  std::vector<RuleInfo> rules = validation_rules();
+  std::stable_sort(rules.begin(), rules.end(),
+                   [](const RuleInfo& a, const RuleInfo& b) { return a.numbers.front() < b.numbers.front(); });
+  std::string text = "| numbers | rule | holds up |\n|---|---|---|\n";
   for (const RuleInfo& rule : rules) {
-    for (const int number : rule.numbers) lines.emplace_back(number, &rule);
+    std::string numbers;
+    for (const int number : rule.numbers) numbers += (numbers.empty() ? "" : ", ") + std::to_string(number);
+    text += "| " + numbers + " | " + code(rule.id) + " | " + rule.description + " |\n";
   }
-  std::stable_sort(lines.begin(), lines.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::string text = "| number | rule | holds up |\n|---|---|---|\n";
-  for (const auto& [number, rule] : lines) text += "| " + std::to_string(number) + " | " + code(rule->id) + " | " + rule->description + " |\n";
   return text;
 }
 
 std::string modules_table() {
   std::string text = "| name | use | kind | covers | layers |\n|---|---|---|---|---|\n";
   for (const MemoryModule& module : memory_modules()) {
-    text += "| " + code(module.name) + " | " + use_text(module.use) + " | " + module.kind + " | " + module.covers + " | " + need_text(module.needs) + " |\n";
+    text += "| " + code(module.name) + " | " + use_text(module.use) + " | " + module.kind + " | " + module.covers + " | " +
+            need_text(module.needs) + " |\n";
   }
   return text;
 }
@@ -67,14 +72,16 @@ std::string reasons() {
   std::string text = "| rule | refused | why |\n|---|---|---|\n";
   const auto name = [](ModuleUse use, const std::string& module) { return code(module_text(*find_module(use, module))); };
   for (const ForbiddenPair& pair : forbidden_pairs()) {
-    text += "| " + std::to_string(pair.number) + " | " + name(pair.first_use, pair.first) + " with " + name(pair.second_use, pair.second) + " | " + pair.why + " |\n";
+    text += "| " + std::to_string(pair.number) + " | " + name(pair.first_use, pair.first) + " with " +
+            name(pair.second_use, pair.second) + " | " + pair.why + " |\n";
   }
   for (const ModuleRequirement& requirement : module_requirements()) {
     text += "| " + std::to_string(requirement.number) + " | " + name(requirement.use, requirement.name) + " without " +
             name(requirement.needed_use, requirement.needed) + " | " + requirement.why + " |\n";
   }
   for (const RefusedModule& module : refused_modules()) {
-    text += "| " + std::to_string(module.number) + " | " + code(module.name + " " + use_text(module.use)) + " | " + module.why + " |\n";
+    text +=
+        "| " + std::to_string(module.number) + " | " + code(module.name + " " + use_text(module.use)) + " | " + module.why + " |\n";
   }
   return text;
 }
@@ -93,17 +100,20 @@ std::string elsewhere(bool checked) {
 
 std::string config_rules_markdown() {
   return "# Configuration rules\n\n"
-         "Generated from the tables in `src/config`; do not edit. Every rule is one function; all violations are reported together, each with\n"
-         "the file, line and column of the key. Numbers up to 105 are rows of the rules of Megatron's GDN configuration, where warnings have\n"
-         "become errors; numbers from 200 are our own. The range and the words of a single key are in [config_reference.md](config_reference.md).\n\n"
-         "## Rules by number\n\n" + rules_by_number() +
-         "\n## Recompute regions, offload modules, fusions\n\n" + modules_table() +
+         "Generated from the tables in `src/config`; do not edit. Every rule is one function; all violations are reported "
+         "together, each with\n"
+         "the file, line and column of the key. Numbers up to 105 are rows of the rules of Megatron's GDN configuration, where "
+         "warnings have\n"
+         "become errors; numbers from 200 are our own. The range and the words of a single key are in "
+         "[config_reference.md](config_reference.md).\n\n"
+         "## Rules by number\n\n" +
+         rules_by_number() + "\n## Recompute regions, offload modules, fusions\n\n" + modules_table() +
          "\n## What may be combined\n\n"
-         "`yes`, or the number of the rule that refuses the pair; a module that works only with another one is taken together with it. A set is\n"
-         "legal where all of its pairs are.\n\n" + matrix() +
-         "\n" + reasons() +
-         "\n## Rows checked elsewhere\n\n" + elsewhere(true) +
-         "\n## Rows that do not apply\n\n" + elsewhere(false);
+         "`yes`, or the number of the rule that refuses the pair; a module that works only with another one is taken together with "
+         "it. A set is\n"
+         "legal where all of its pairs are.\n\n" +
+         matrix() + "\n" + reasons() + "\n## Rows checked elsewhere\n\n" + elsewhere(true) + "\n## Rows that do not apply\n\n" +
+         elsewhere(false);
 }
 
 }  // namespace deltron

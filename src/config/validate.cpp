@@ -19,7 +19,9 @@ void check_single_values(RuleContext& context) {
 }
 
 const std::vector<Rule>& value_rules() {
-  static const std::vector<Rule> rules = {{"single_values", {3, 7, 11, 32, 33, 40, 67, 70, 71, 73, 200, 305, 325}, "every value is in its key's range and among its words; words that would free nothing are refused with the reason", check_single_values}};
+  static const std::vector<Rule> rules = {{"single_values", {3, 7, 11, 32, 33, 40, 67, 70, 71, 73, 200, 305, 325}, "every value is in its key's range and among its words: pipeline size (3), variant (7), convolution taps (11), granularity (32), "
+       "method (33), regions (40), offload modules (67), size (70), fraction (71), cap (73), every other key (200); layernorm (305), attn_norm and "
+       "mlp_norm (325) are refused with the reason", check_single_values}};
   return rules;
 }
 

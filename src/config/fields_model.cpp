@@ -15,7 +15,8 @@ void add_model_fields(std::vector<Field>& table) {
       .at_least(0).at_most(kMost).in("tokens");
 
   f.add_words("experimental_attention_variant", &M::experimental_attention_variant, {"none", "gdn", "gdn2"},
-              "the linear token mixer: Gated DeltaNet (gdn), Gated DeltaNet-2 (gdn2), or softmax attention everywhere (none)");
+              "the linear token mixer: Gated DeltaNet (gdn), Gated DeltaNet-2 (gdn2), or softmax attention everywhere (none)")
+      .alias("gated_delta_net", "gdn");
   f.add("linear_attention_freq", &M::linear_attention_freq,
         "which layers are linear: an integer f puts softmax attention on layers f, 2f, ... counted from 1 (0 = linear everywhere), "
         "a list has one entry a layer, 1 = linear, 0 = softmax; -1 = not set; required with a linear variant");

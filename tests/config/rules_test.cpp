@@ -111,7 +111,8 @@ std::vector<Row> rows() {
        "checkpoint.keep_every", "40 or 60"},
       {"resume_is_well_formed", gdn({{"checkpoint.save", "r"}, {"checkpoint.resume", "newest"}}), contradiction, "checkpoint.resume", "('newest')"},
       {"resume_is_well_formed", gdn({{"checkpoint.save", "r"}, {"checkpoint.resume", "-5"}}), contradiction, "checkpoint.resume", "('-5')"},
-      {"model_features_exist", gdn({{"model.experimental_attention_variant", "gdn2"}}), not_yet, "model.experimental_attention_variant", "(gdn2)"},
+      {"dt_bias_init_needs_gdn", gdn({{"model.experimental_attention_variant", "gdn2"}, {"model.linear_dt_bias_init", "log_uniform"}}), no_effect,
+       "model.linear_dt_bias_init", "gdn2 draws dt_bias"},
       {"model_features_exist", gdn({{"model.gdn_pre_gated_delta_rule_fusion", "true"}}), not_yet, "model.gdn_pre_gated_delta_rule_fusion", "leave it at false"},
       {"model_features_exist", gdn({{"model.gdn_gated_output_norm_fusion", "true"}}), not_yet, "model.gdn_gated_output_norm_fusion", "not available"},
   };

@@ -30,6 +30,9 @@ void add_model_fields(std::vector<Field>& table) {
   f.add("linear_conv_kernel_dim", &M::linear_conv_kernel_dim, "taps of the causal depthwise convolution before the rule")
       .at_least(1).at_most(16).in("tokens");
   f.add("allow_neg_eigval", &M::allow_neg_eigval, "beta in (0, 2) instead of (0, 1), so that the state's transition may have negative eigenvalues");
+  f.add_words("linear_dt_bias_init", &M::linear_dt_bias_init, {"ones", "log_uniform"},
+              "initial decay of gdn: ones (Megatron, Qwen: state fades within a few tokens until training lengthens it) or log_uniform (time steps "
+              "from 0.001 to 0.1: long memory from the start)");
 
   f.add("num_attention_heads", &M::num_attention_heads, "query heads of softmax attention; required where a layer has it")
       .at_least(0).at_most(kMost);

@@ -14,7 +14,6 @@ struct NotYet {
 
 const std::vector<NotYet>& model_entries() {
   static const std::vector<NotYet> entries = {
-      {"model.experimental_attention_variant", {"gdn2"}},
       {"model.gdn_pre_gated_delta_rule_fusion", {}},
       {"model.gdn_gated_output_norm_fusion", {}},
   };

@@ -77,7 +77,7 @@ void value_heads_divide_by_key_heads(RuleContext& context) {
 void linear_keys_need_a_variant(RuleContext& context) {
   if (linear_variant(context.config.model)) return;
   context.without_effect({kFreq, "model.linear_num_key_heads", "model.linear_num_value_heads", "model.linear_key_head_dim",
-                          "model.linear_value_head_dim", "model.linear_conv_kernel_dim", "model.allow_neg_eigval",
+                          "model.linear_value_head_dim", "model.linear_conv_kernel_dim", "model.allow_neg_eigval", "model.linear_dt_bias_init",
                           "model.linear_output_norm_zero_centered_gamma", "model.gdn_pre_gated_delta_rule_fusion",
                           "model.gdn_gated_output_norm_fusion"},
                          "read only by linear layers, and experimental_attention_variant is none", {kVariant},

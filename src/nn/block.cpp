@@ -2,13 +2,16 @@
 #include "src/nn/block.h"
 
 #include "src/base/rng.h"
+#include "src/nn/gdn2.h"
 
 namespace deltron {
 
 TransformerBlock::TransformerBlock(const LayerSetup& setup, std::uint64_t seed)
     : layer_(setup.layer), seed_(seed), drop_probability_(setup.config->hidden_dropout) {
   if (is_linear_layer(*setup.config, setup.layer)) {
-    linear_mixer_.emplace(setup);
+    const bool second = setup.config->experimental_attention_variant == ExperimentalAttentionVariant::Gdn2;
+    if (second) linear_mixer_ = std::make_unique<GatedDeltaNet2>(setup);
+    if (!second) linear_mixer_ = std::make_unique<GatedDeltaNet>(setup);
   } else {
     softmax_mixer_.emplace(setup, seed);
   }

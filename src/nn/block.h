@@ -1,6 +1,7 @@
-// One decoder layer: residual mixer (Gated DeltaNet or softmax attention), then residual MLP.
+// One decoder layer: residual mixer (Gated DeltaNet, its second version, or softmax attention), then residual MLP.
 #pragma once
 
+#include <memory>
 #include <optional>
 
 #include "src/nn/attention.h"
@@ -28,7 +29,7 @@ class TransformerBlock {
   int layer_;
   std::uint64_t seed_;
   double drop_probability_;
-  std::optional<GatedDeltaNet> linear_mixer_;
+  std::unique_ptr<GatedDeltaNet> linear_mixer_;
   std::optional<SelfAttention> softmax_mixer_;
   std::optional<Mlp> mlp_;
 };

@@ -8,6 +8,12 @@
 namespace deltron {
 
 GatedDeltaNet::GatedDeltaNet(const LayerSetup& setup)
+    : GatedDeltaNet(setup, {.sections = {{"beta", setup.config->linear_num_value_heads}, {"alpha", setup.config->linear_num_value_heads}},
+                            .A_log = setup.config->linear_num_value_heads,
+                            .dt_bias = setup.config->linear_num_value_heads,
+                            .dt_bias_init = setup.config->linear_dt_bias_init == LinearDtBiasInit::Ones ? InitKind::Constant : InitKind::DtBias}) {}
+
+GatedDeltaNet::GatedDeltaNet(const LayerSetup& setup, const GateDeclaration& gates)
     : layer_(setup.layer),
       key_heads_(setup.config->linear_num_key_heads),
       value_heads_(setup.config->linear_num_value_heads),
@@ -25,15 +31,18 @@ GatedDeltaNet::GatedDeltaNet(const LayerSetup& setup)
   qkv_weight_ = store.declare({.name = attention + "in_proj.weight", .shape = {2 * dq + dv, h}, .dtype = setup.dtype,
                                .sections = {{"query", dq}, {"key", dq}, {"value", dv}}, .init = InitKind::Normal,
                                .init_scale = config.init_method_std});
-  gates_weight_ = store.declare({.name = attention + "in_proj.weight#gates", .shape = {dv + 2 * value_heads_, h}, .dtype = setup.dtype,
-                                 .sections = {{"z", dv}, {"beta", value_heads_}, {"alpha", value_heads_}}, .init = InitKind::Normal,
-                                 .init_scale = config.init_method_std});
+  std::vector<ParameterSection> sections = {{"z", dv}};
+  sections.insert(sections.end(), gates.sections.begin(), gates.sections.end());
+  std::int64_t gate_rows = 0;
+  for (const ParameterSection& section : sections) gate_rows += section.rows;
+  gates_weight_ = store.declare({.name = attention + "in_proj.weight#gates", .shape = {gate_rows, h}, .dtype = setup.dtype,
+                                 .sections = sections, .init = InitKind::Normal, .init_scale = config.init_method_std});
   conv_weight_ = store.declare({.name = attention + "conv1d.weight", .shape = {2 * dq + dv, kc}, .dtype = setup.dtype,
                                 .sections = {{"query", dq}, {"key", dq}, {"value", dv}}, .init = InitKind::Uniform,
                                 .init_scale = 1.0 / std::sqrt(static_cast<double>(kc))});
-  A_log_ = store.declare({.name = attention + "A_log", .shape = {value_heads_}, .dtype = setup.stable_dtype(), .init = InitKind::ALog,
+  A_log_ = store.declare({.name = attention + "A_log", .shape = {gates.A_log}, .dtype = setup.stable_dtype(), .init = InitKind::ALog,
                           .weight_decay = false});
-  dt_bias_ = store.declare({.name = attention + "dt_bias", .shape = {value_heads_}, .dtype = setup.stable_dtype(), .init = InitKind::Constant,
+  dt_bias_ = store.declare({.name = attention + "dt_bias", .shape = {gates.dt_bias}, .dtype = setup.stable_dtype(), .init = gates.dt_bias_init,
                             .init_scale = 1.0, .weight_decay = false});
   out_norm_ = store.declare({.name = attention + "out_norm.weight", .shape = {value_dim_}, .dtype = setup.stable_dtype(),
                              .init = InitKind::Constant, .init_scale = output_norm_options_.zero_centered ? 0.0 : 1.0, .weight_decay = false,
@@ -76,11 +85,15 @@ Tensor GatedDeltaNet::prepare(Context& ctx, const Tensor& qkv, const LayoutPtr& 
       .slice(0, earlier, layout->tokens());
 }
 
-Tensor GatedDeltaNet::rule(Context& ctx, const Tensor& prepared, const Tensor& beta, const Tensor& alpha, const LayoutPtr& layout,
+std::vector<Tensor> GatedDeltaNet::split_qkv(Context& ctx, const Tensor& prepared) const {
+  const std::int64_t dq = key_heads_ * key_dim_, dv = value_heads_ * value_dim_;
+  return split(ctx, prepared, {{dq, key_heads_}, {dq, key_heads_}, {dv, value_heads_}}, "gdn.qkv.split");
+}
+
+Tensor GatedDeltaNet::rule(Context& ctx, const Tensor& prepared, const std::vector<Tensor>& gates, const LayoutPtr& layout,
                            LayerCache* cache) const {
   ScopeGuard scope(ctx, layer_, "gdn_core_attn");
-  const std::int64_t dq = key_heads_ * key_dim_, dv = value_heads_ * value_dim_;
-  const std::vector<Tensor> qkv = split(ctx, prepared, {{dq, key_heads_}, {dq, key_heads_}, {dv, value_heads_}}, "gdn.qkv.split");
+  const std::vector<Tensor> qkv = split_qkv(ctx, prepared);
   GatedDeltaRuleOptions options;
   options.key_heads = key_heads_;
   options.value_heads = value_heads_;
@@ -92,8 +105,8 @@ Tensor GatedDeltaNet::rule(Context& ctx, const Tensor& prepared, const Tensor& b
   inputs.q = qkv[0];
   inputs.k = qkv[1];
   inputs.v = qkv[2];
-  inputs.beta = beta;
-  inputs.decay = alpha;
+  inputs.beta = gates[0];
+  inputs.decay = gates[1];
   inputs.A_log = A_log_->value;
   inputs.dt_bias = dt_bias_->value;
   if (cache != nullptr) {
@@ -119,14 +132,14 @@ GatedDeltaNet::StageOne GatedDeltaNet::stage_one(Context& ctx, const Tensor& x, 
     return std::vector<Tensor>{prepare(ctx, in[0], layout, cache)};
   };
   const auto rule_region = [this, &ctx, layout, cache](const std::vector<Tensor>& in) {
-    return std::vector<Tensor>{rule(ctx, in[0], in[1], in[2], layout, cache)};
+    return std::vector<Tensor>{rule(ctx, in[0], {in.begin() + 1, in.end()}, layout, cache)};
   };
   const auto norm_region = [this, &ctx](const std::vector<Tensor>& in) { return std::vector<Tensor>{output_norm(ctx, in[0], in[1])}; };
   StageOne stage;
   if (plan.gdn) {
     const auto whole = [=, this, &ctx](const std::vector<Tensor>& in) {
       const std::vector<Tensor> projected = project(ctx, in[0]), gates = split_gates(ctx, projected[1]);
-      const Tensor core = rule(ctx, prepare(ctx, projected[0], layout, cache), gates[1], gates[2], layout, cache);
+      const Tensor core = rule(ctx, prepare(ctx, projected[0], layout, cache), {gates.begin() + 1, gates.end()}, layout, cache);
       return std::vector<Tensor>{output_norm(ctx, core, gates[0])};
     };
     stage.normed = recompute(ctx, "gdn", whole, {x})[0];
@@ -155,8 +168,9 @@ GatedDeltaNet::StageOne GatedDeltaNet::stage_one(Context& ctx, const Tensor& x, 
     gate_values = projected[1];
   }
   const std::vector<Tensor> gates = split_gates(ctx, gate_values);
-  const Tensor core = plan.gdn_core_attn ? recompute(ctx, "gdn_core_attn", rule_region, {prepared, gates[1], gates[2]})[0]
-                                         : rule(ctx, prepared, gates[1], gates[2], layout, cache);
+  std::vector<Tensor> rule_inputs(gates.begin(), gates.end());
+  rule_inputs[0] = prepared;  // in the place of z, which the rule does not read
+  const Tensor core = plan.gdn_core_attn ? recompute(ctx, "gdn_core_attn", rule_region, rule_inputs)[0] : rule_region(rule_inputs)[0];
   if (plan.gdn_qkv) preparation.discard_output_and_register_recompute(core);
   if (plan.gdn_norm_out) {
     stage.norm_out = std::make_shared<DiscardOutputRegion>("gdn_norm_out");

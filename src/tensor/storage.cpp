@@ -64,6 +64,11 @@ void Storage::reallocate(StorageState next) {
   if (saved_count_ > 0) note_saved();
 }
 
+void* Storage::reload_target() const {
+  if (state_ != StorageState::Reloading) refuse(" and is not being reloaded");
+  return block_->data;
+}
+
 void Storage::set_resident() {
   if (state_ != StorageState::Reloading) refuse(" and is not being reloaded");
   state_ = StorageState::Resident;

@@ -34,7 +34,8 @@ class Storage {
   void discard(StorageState next = StorageState::Discarded);
   // Allocates anew (content undefined): Discarded/OnHost -> Resident or Reloading.
   void reallocate(StorageState next = StorageState::Resident);
-  void set_resident();  // Reloading -> Resident: the copy has arrived
+  void* reload_target() const;  // where the copy writes; only while Reloading
+  void set_resident();          // Reloading -> Resident: the copy has arrived
   // Takes the memory of `other` over, so that every view of this storage is valid again. Both storages refer to that one memory from
   // now on (what a replayed graph saved stays valid too); it is counted once, under this storage's tag and scope, and freed with the
   // last of them. No version bump: the values are those of before.

@@ -183,8 +183,7 @@ TEST(Step, a_weight_that_is_nan_ends_the_run_with_step_parameter_and_samples_and
     EXPECT_EQ(static_cast<int>(error.exit_code()), 6);
     const std::string text = error.what();
     EXPECT_NE(text.find("the loss is not finite"), std::string::npos) << text;
-    // The first bad gradient that backward met, and the micro-batch it came from.
-    EXPECT_NE(text.find("step 4, decoder.final_layernorm.weight"), std::string::npos) << text;
+    EXPECT_NE(text.find("step 4, decoder.final_layernorm.weight"), std::string::npos) << text;  // the first that backward reaches
     EXPECT_NE(text.find("micro-batch 0 of 2, samples 12, 13"), std::string::npos) << text;
   }
   set_log_file("");

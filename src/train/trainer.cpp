@@ -59,6 +59,7 @@ class Loop {
  private:
   void start_up() {
     const bool continues = !run_.empty() && is_run_folder(run_);
+    if (!run_.empty()) lock_.emplace(run_);
     if (continues) fix_iterations_from(read_run_config(run_));
     if (options_.minutes > 0 && !continues) measure_iterations();
     std::optional<CheckpointSummary> resumed = find_checkpoint(continues);
@@ -339,6 +340,7 @@ class Loop {
   const TrainOptions& options_;
   std::string run_;
   Session session_;
+  std::optional<RunLock> lock_;
   std::optional<BatchLoader> loader_;
   std::optional<MetricsFile> metrics_;
   std::optional<tensorboard::EventFile> events_;

@@ -1,7 +1,6 @@
 // See state_io.h.
 #include "src/train/state_io.h"
 
-#include "src/base/file.h"
 #include "src/config/schema.h"
 
 namespace deltron {
@@ -70,14 +69,7 @@ nlohmann::json update_fingerprint(const Session& session) {
     if (matters && field.name() != "data.path_to_cache") keys[field.name()] = value_text(field, field.get(session.config));
   }
   // The same prefix may hold other text now: its content counts, not its name.
-  std::vector<BlendPart> parts;
-  if (session.config.data.synthetic == SyntheticTask::None && blend(session.config.data, parts)) {
-    for (const BlendPart& part : parts) {
-      if (!file_exists(part.prefix + ".idx") || !file_exists(part.prefix + ".bin")) continue;
-      const DatasetMeta meta = load_dataset_meta(IndexedDataset(part.prefix));
-      keys["content of " + part.prefix] = meta.index_hash + " " + meta.bin_hash;
-    }
-  }
+  for (const auto& [prefix, hashes] : session.data_content) keys["content of " + prefix] = hashes;
   print["keys"] = keys;
   return print;
 }

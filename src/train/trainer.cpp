@@ -59,9 +59,9 @@ class Loop {
  private:
   void start_up() {
     const bool continues = !run_.empty() && is_run_folder(run_);
-    if (!run_.empty()) lock_.emplace(run_);
     if (continues) fix_iterations_from(read_run_config(run_));
     if (options_.minutes > 0 && !continues) measure_iterations();
+    if (!run_.empty()) lock_.emplace(run_);
     std::optional<CheckpointSummary> resumed = find_checkpoint(continues);
     poll_stop("start-up");
     Phase model_phase("model");
@@ -69,6 +69,7 @@ class Loop {
     model_phase.done(thousands(session_.model->parameters().count()) + " parameters, " + std::to_string(session_.ctx->pool().threads()) +
                      " threads, " + instruction_set());
     poll_stop("start-up");
+    session_.data_content = data_content(config_);
     if (resumed) load(*resumed);
     poll_stop("start-up");
     Phase data_phase("data");

@@ -97,7 +97,9 @@ TEST_P(RecomputeExactness, every_legal_set_of_regions_repeats_the_bits_and_runs_
       std::vector<std::pair<std::string, RecomputeCounters>> counters;
       const Record with = run(config, dtype, lengths, plan_of(modules), &counters, modules);
       EXPECT_EQ(with.bits, plain.bits) << name;
-      EXPECT_LT(with.peak_saved, plain.peak_saved) << name << "frees nothing";
+      // The second rule keeps nothing but its inputs, so its region alone has nothing to free.
+      const bool inputs_alone = variant == ExperimentalAttentionVariant::Gdn2 && modules == std::vector<std::string>{"gdn_core_attn"};
+      EXPECT_LT(with.peak_saved, plain.peak_saved + (inputs_alone ? 1 : 0)) << name << "frees nothing";
       for (const auto& [region, count] : counters) {
         const std::int64_t layers = region == "mlp" ? 3 : (region == "core_attn" ? 1 : 2), forwards = 6 * layers;
         const bool discards = region == "gdn_in_proj" || region == "gdn_qkv" || region == "gdn_norm_out" || region == "gdn_qkv_block";

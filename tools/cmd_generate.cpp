@@ -51,7 +51,7 @@ class GenerateCommand : public Command {
     const GenerateReport report = generate(loaded.session, tokens, generate_, [&](std::int32_t id) {
       if (id < tokenizer->vocab_size() && id != tokenizer->eod_id()) io.out << tokenizer->decode({id}) << std::flush;
     });
-    io.out << "\n";
+    io.out << "\n" << std::flush;
     log_info("prompt of " + thousands(report.prompt_tokens) + " tokens in " + fixed(1000 * report.prompt_seconds, 1) + " ms; " +
              thousands(report.drawn) + " tokens drawn, " +
              fixed(report.seconds > 0 ? static_cast<double>(report.drawn - 1) / report.seconds : 0.0, 0) + " a second" +

@@ -3,17 +3,12 @@
 // that is docs/gdn.md (2.1)-(2.4), computed as sections 5 to 7 there. Value head j reads key head j / (Hv/Hk).
 #pragma once
 
+#include "kernels/delta_rule.h"
 #include "kernels/views.h"
 
 namespace deltron::kernels {
 
-inline constexpr std::int64_t kDeltaRuleChunk = 64;
-
-enum class GateForm : std::uint8_t {
-  Activated,  // decay = g (natural log, <= 0), beta as used
-  Raw,        // g = -exp(A_log) softplus(alpha + dt_bias), beta = sigmoid(beta_raw), doubled with allow_neg_eigval: (3.1), (3.2)
-};
-
+// Raw gates: g = -exp(A_log) softplus(alpha + dt_bias), beta = sigmoid(beta_raw), doubled with allow_neg_eigval: (3.1), (3.2).
 struct GatedDeltaRuleForwardArgs {
   std::int64_t tokens = 0, key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
   Documents documents;

@@ -32,7 +32,7 @@ class GenerateCommand : public Command {
     options.value("--step", step_, "N", "checkpoint [the newest complete one]");
   }
   ExitCode run(CommandIo& io) override {
-    if (generate_.temperature < 0) usage_error(name(), "--temperature must be at least 0");
+    if (!(generate_.temperature >= 0 && generate_.temperature < 1e6)) usage_error(name(), "--temperature must be at least 0");
     if (generate_.max_tokens < 0) usage_error(name(), "--max-tokens must be at least 0");
     if (!(generate_.top_p > 0 && generate_.top_p <= 1)) usage_error(name(), "--top-p must lie in (0, 1]");
     if (stop_at_eod_ && ignore_eod_) usage_error(name(), "--stop-at-eod and --ignore-eod exclude each other");

@@ -11,6 +11,8 @@ namespace deltron::kernels::cpu {
 ChunkPlan make_chunk_plan(const DeltaRuleInputs& in, int threads) {
   DELTRON_CHECK(in.key_heads > 0 && in.value_heads > 0 && in.value_heads % in.key_heads == 0, "value heads ", in.value_heads,
                 " must be a multiple of key heads ", in.key_heads);
+  DELTRON_CHECK(in.gate_heads == in.key_heads || in.gate_heads == in.value_heads, "gate heads ", in.gate_heads,
+                " must be the key heads or the value heads");
   DELTRON_CHECK(in.key_dim > 0 && in.value_dim > 0, "head dims ", in.key_dim, " and ", in.value_dim);
   const std::int64_t* offsets = in.documents.host();
   const std::int64_t documents = in.documents.count;

@@ -6,40 +6,67 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/gated_delta_rule.h"
+#include "kernels/delta_rule.h"
+#include "kernels/views.h"
 #include "src/base/thread_pool.h"
 
 namespace deltron::kernels::cpu {
 
-// The inputs that forward and backward arguments have in common.
+// The inputs that forward and backward of both rules have in common.
 struct DeltaRuleInputs {
-  std::int64_t tokens, key_heads, value_heads, key_dim, value_dim;
+  std::int64_t tokens = 0, key_heads = 0, gate_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
   Documents documents;
-  DType dtype;
+  DType dtype = DType::F32;
   HeadView q, k, v;
-  GateForm gate_form;
-  HeadView decay;
-  DType decay_dtype;
-  HeadView beta;
-  DType beta_dtype;
-  const void* A_log;
-  const void* dt_bias;
-  bool allow_neg_eigval;
-  bool use_qk_l2norm;
-  double scale;
-  const void* initial_state;
+  GateForm gate_form = GateForm::Activated;
+  const void* A_log = nullptr;
+  const void* dt_bias = nullptr;
+  bool allow_neg_eigval = false;
+  bool use_qk_l2norm = false;
+  double scale = 1;
+  const void* initial_state = nullptr;
 
-  std::int64_t group() const { return value_heads / key_heads; }
+  std::int64_t group() const { return value_heads / key_heads; }        // value heads of a key head
+  std::int64_t gate_group() const { return value_heads / gate_heads; }  // value heads of a gate head
+  std::int64_t gates_of_key() const { return gate_heads / key_heads; }  // gate heads of a key head
   std::int64_t padded_key() const { return (key_dim + 15) / 16 * 16; }  // leading dimensions of tiles
   std::int64_t padded_value() const { return (value_dim + 15) / 16 * 16; }
 };
+// One decay and one write strength a token and value head.
+struct ScalarGateInputs : DeltaRuleInputs {
+  HeadView decay, beta;
+  DType decay_dtype = DType::F32, beta_dtype = DType::F32;
+};
+// Decay and erasure by key channel of a gate head, writing by value channel.
+struct ChannelGateInputs : DeltaRuleInputs {
+  HeadView decay, erase, write;
+  DType decay_dtype = DType::F32, erase_dtype = DType::F32, write_dtype = DType::F32;
+};
 
+template <class Inputs, class Args>
+Inputs common_inputs(const Args& a, std::int64_t gate_heads) {
+  Inputs in;
+  in.tokens = a.tokens, in.key_heads = a.key_heads, in.gate_heads = gate_heads, in.value_heads = a.value_heads;
+  in.key_dim = a.key_dim, in.value_dim = a.value_dim;
+  in.documents = a.documents, in.dtype = a.dtype;
+  in.q = a.q, in.k = a.k, in.v = a.v;
+  in.gate_form = a.gate_form, in.A_log = a.A_log, in.dt_bias = a.dt_bias;
+  in.allow_neg_eigval = a.allow_neg_eigval, in.use_qk_l2norm = a.use_qk_l2norm, in.scale = a.scale;
+  in.initial_state = a.initial_state;
+  return in;
+}
 template <class Args>
-DeltaRuleInputs delta_rule_inputs(const Args& a) {
-  return DeltaRuleInputs{
-      a.tokens,     a.key_heads, a.value_heads, a.key_dim,          a.value_dim,     a.documents,   a.dtype,
-      a.q,          a.k,         a.v,           a.gate_form,        a.decay,         a.decay_dtype, a.beta,
-      a.beta_dtype, a.A_log,     a.dt_bias,     a.allow_neg_eigval, a.use_qk_l2norm, a.scale,       a.initial_state};
+ScalarGateInputs scalar_gate_inputs(const Args& a) {
+  ScalarGateInputs in = common_inputs<ScalarGateInputs>(a, a.value_heads);
+  in.decay = a.decay, in.decay_dtype = a.decay_dtype, in.beta = a.beta, in.beta_dtype = a.beta_dtype;
+  return in;
+}
+template <class Args>
+ChannelGateInputs channel_gate_inputs(const Args& a) {
+  ChannelGateInputs in = common_inputs<ChannelGateInputs>(a, a.gate_heads);
+  in.decay = a.decay, in.decay_dtype = a.decay_dtype, in.erase = a.erase, in.erase_dtype = a.erase_dtype;
+  in.write = a.write, in.write_dtype = a.write_dtype;
+  return in;
 }
 
 // A chunk never crosses a document; every document starts its own grid.

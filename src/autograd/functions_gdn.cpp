@@ -6,6 +6,7 @@
 #include "kernels/causal_conv1d.h"
 #include "kernels/gated_rms_norm.h"
 #include "kernels/l2_norm.h"
+#include "src/autograd/delta_rule_checks.h"
 #include "src/autograd/parameter_gradient.h"
 #include "src/tensor/launch.h"
 
@@ -197,42 +198,12 @@ class GatedRmsNormNode : public Node {
   }
 };
 
-void require(bool condition, const char* op, const std::string& what, const std::string& values, const std::string& rule) {
-  if (condition) return;
-  throw Error(ErrorCode::InvalidOpInput, ErrorText{what, op, values, rule, "give tensors that match the declared options"});
-}
-
 void check_rule_inputs(const GatedDeltaRuleInputs& in, const SequenceLayout& layout, const GatedDeltaRuleOptions& options, const char* op) {
-  const std::int64_t T = layout.tokens(), Hk = options.key_heads, Hv = options.value_heads;
-  require(Hk > 0 && Hv > 0 && Hv % Hk == 0, op, "head counts", "Hk " + std::to_string(Hk) + ", Hv " + std::to_string(Hv),
-          "value heads are a multiple of key heads");
-  const auto shape_is = [&](const Tensor& tensor, const char* name, const Shape& expected) {
-    require(tensor.defined(), op, std::string(name) + " is missing", "", "every input of the declared gate form is given");
-    require(tensor.shape() == expected, op, std::string("shape of ") + name, shape_text(tensor.shape()) + ", declared " + shape_text(expected),
-            "shapes follow the options");
-  };
-  shape_is(in.q, "q", {T, Hk, options.key_dim});
-  shape_is(in.k, "k", {T, Hk, options.key_dim});
-  shape_is(in.v, "v", {T, Hv, options.value_dim});
-  shape_is(in.decay, "decay", {T, Hv});
-  shape_is(in.beta, "beta", {T, Hv});
-  require(in.q.dtype() == in.k.dtype() && in.q.dtype() == in.v.dtype(), op, "dtypes of q, k, v",
-          std::string(dtype_name(in.q.dtype())) + ", " + dtype_name(in.k.dtype()) + ", " + dtype_name(in.v.dtype()), "one dtype");
-  const DType compute = compute_dtype(in.q.dtype());
-  if (options.gate_form == kernels::GateForm::Raw) {
-    shape_is(in.A_log, "A_log", {Hv});
-    shape_is(in.dt_bias, "dt_bias", {Hv});
-    require(in.A_log.dtype() == compute && in.dt_bias.dtype() == compute, op, "dtype of A_log, dt_bias", dtype_name(in.A_log.dtype()),
-            std::string(dtype_name(compute)) + " from initialisation to checkpoint");
-  } else {
-    require(!in.A_log.defined() && !in.dt_bias.defined(), op, "A_log or dt_bias given", "gate form activated", "they belong to raw gates");
-    require(!options.allow_neg_eigval, op, "allow_neg_eigval", "gate form activated", "it doubles the sigmoid of raw gates");
-  }
-  if (in.initial_state.defined()) {
-    shape_is(in.initial_state, "initial_state", {layout.documents(), Hv, options.key_dim, options.value_dim});
-    require(in.initial_state.dtype() == compute, op, "dtype of initial_state", dtype_name(in.initial_state.dtype()),
-            std::string("states are ") + dtype_name(compute));
-  }
+  const DeltaRuleChecks checks(op);
+  const std::int64_t T = layout.tokens(), Hv = options.value_heads;
+  checks.common(in, layout, options, options.gate_form == kernels::GateForm::Raw, {Hv}, {Hv});
+  checks.shape_is(in.decay, "decay", {T, Hv});
+  checks.shape_is(in.beta, "beta", {T, Hv});
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ namespace deltron {
 
 enum class ExperimentalAttentionVariant { None, Gdn, Gdn2 };
 enum class PositionEmbeddingType { Rope, None };
+enum class LinearDtBiasInit { Ones, LogUniform };
 enum class RecomputeGranularity { None, Full, Selective };
 enum class RecomputeMethod { None, Uniform, Block };
 enum class OptimizerKind { AdamW, Sgd };
@@ -45,6 +46,7 @@ struct TransformerConfig {
   std::int64_t linear_value_head_dim = 0;
   std::int64_t linear_conv_kernel_dim = 4;
   bool allow_neg_eigval = false;
+  LinearDtBiasInit linear_dt_bias_init = LinearDtBiasInit::Ones;
   std::int64_t num_attention_heads = 0;
   std::int64_t num_query_groups = 0;  // 0: num_attention_heads; read it with query_groups()
   std::int64_t kv_channels = 0;       // 0: hidden_size / num_attention_heads; read it with head_dim()
@@ -78,6 +80,7 @@ struct OffloadConfig {
   std::vector<std::string> offload_modules = {};
   std::int64_t min_offloaded_tensor_size = 1048576;
   double activation_offload_fraction = 1.0;
+  std::int64_t fine_grained_offloading_max_inflight_offloads = -1;  // -1: no cap
   bool operator==(const OffloadConfig&) const = default;
 };
 

@@ -27,6 +27,17 @@ T fetch(const std::uint8_t* base, std::int64_t byte) {
               ErrorText{what, path, values, rule, "copy the file again, or make it with 'deltron data prepare'"});
 }
 
+// Both files of a prefix, or an error that says what a prefix is and how it comes to be.
+std::string existing_prefix(const std::string& prefix) {
+  for (const char* ending : {".idx", ".bin"}) {
+    if (file_exists(prefix + ending)) continue;
+    throw Error(ErrorCode::DataEmpty, ErrorText{"no token files here", prefix, prefix + ending + " does not exist",
+                                                "a data set is PREFIX.idx and PREFIX.bin, named without the ending",
+                                                "check the prefix, or make the files: deltron data prepare TEXT --output " + prefix});
+  }
+  return prefix;
+}
+
 template <class T>
 TokenRange range_of(const std::uint8_t* data, std::int64_t count) {
   T smallest = std::numeric_limits<T>::max(), largest = std::numeric_limits<T>::lowest();
@@ -98,7 +109,7 @@ std::string dataset_prefix(const std::string& path) {
 }
 
 IndexedDataset::IndexedDataset(const std::string& prefix)
-    : prefix_(dataset_prefix(prefix)), idx_(prefix_ + ".idx"), bin_(prefix_ + ".bin") {
+    : prefix_(existing_prefix(dataset_prefix(prefix))), idx_(prefix_ + ".idx"), bin_(prefix_ + ".bin") {
   check_header();
   type_ = static_cast<TokenType>(idx_.data()[17]);
   sequences_ = fetch<std::int64_t>(idx_.data(), 18);

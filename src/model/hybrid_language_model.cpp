@@ -1,6 +1,8 @@
 // See hybrid_language_model.h.
 #include "src/model/hybrid_language_model.h"
 
+#include <algorithm>
+
 namespace deltron {
 
 HybridLanguageModel::HybridLanguageModel(Context& ctx, const TransformerConfig& config, DType dtype, bool trainable, std::uint64_t seed)
@@ -32,10 +34,32 @@ Tensor HybridLanguageModel::logits(Context& ctx, const Tensor& ids, const Layout
     ScopeGuard scope(ctx, -1, "embedding");
     hidden = embedding(ctx, ids, embedding_->value, dtype_, "embedding");
   }
-  for (const TransformerBlock& block : blocks_) hidden = block.forward(ctx, hidden, layout, mode);
+  hidden = decoder(ctx, hidden, layout, mode);
   ScopeGuard scope(ctx, -1, "output");
   const NormOptions norm{config_.layernorm_zero_centered_gamma, config_.layernorm_epsilon};
   return norm_linear(ctx, hidden, final_norm_->value, norm, {output_->value}, {"logits"})[0];
+}
+
+// Full recompute keeps the input of a block of layers and nothing inside it.
+Tensor HybridLanguageModel::decoder(Context& ctx, const Tensor& x, const LayoutPtr& layout, const ForwardMode& mode) const {
+  const RecomputePlan& plan = mode.recompute;
+  const auto layers = static_cast<std::int64_t>(blocks_.size());
+  Tensor hidden = x;
+  for (std::int64_t begin = 0; begin < layers;) {
+    const bool replayed = plan.full_uniform || (plan.full_block && begin < plan.full_layers);
+    const std::int64_t end = plan.full_uniform ? std::min(layers, begin + plan.full_layers) : begin + 1;
+    const auto region = [this, &ctx, layout, mode, begin, end](const std::vector<Tensor>& in) {
+      Tensor inner = in[0];
+      for (std::int64_t layer = begin; layer < end; ++layer) {
+        inner = blocks_[static_cast<std::size_t>(layer)].forward(ctx, inner, layout, mode);
+      }
+      return std::vector<Tensor>{inner};
+    };
+    ScopeGuard scope(ctx, static_cast<int>(begin), "layer_input");
+    hidden = replayed ? recompute(ctx, "full", region, {hidden})[0] : region({hidden})[0];
+    begin = end;
+  }
+  return hidden;
 }
 
 Tensor HybridLanguageModel::next_logits(Context& ctx, const std::vector<std::int32_t>& ids, DecodeCache& cache) const {

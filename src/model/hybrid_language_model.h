@@ -28,6 +28,8 @@ class HybridLanguageModel {
   DType dtype() const { return dtype_; }
 
  private:
+  Tensor decoder(Context& ctx, const Tensor& x, const LayoutPtr& layout, const ForwardMode& mode) const;
+
   TransformerConfig config_;
   DType dtype_;
   ParameterStore store_;

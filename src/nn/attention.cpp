@@ -1,6 +1,7 @@
 // See attention.h.
 #include "src/nn/attention.h"
 
+#include "src/autograd/recompute.h"
 #include "src/base/rng.h"
 #include "src/tensor/ops.h"
 
@@ -60,15 +61,37 @@ void append(Context& ctx, Tensor& buffer, std::int64_t begin, const Tensor& rows
 
 }  // namespace
 
-Tensor SelfAttention::forward(Context& ctx, const Tensor& x, const LayoutPtr& layout, bool training) const {
-  return run(ctx, x, layout, training, nullptr);
+Tensor SelfAttention::forward(Context& ctx, const Tensor& x, const LayoutPtr& layout, bool training, bool recompute_core) const {
+  return run(ctx, x, layout, training, recompute_core, nullptr);
 }
 
 Tensor SelfAttention::forward_cached(Context& ctx, const Tensor& x, const LayoutPtr& layout, LayerCache& cache) const {
-  return run(ctx, x, layout, false, &cache);
+  return run(ctx, x, layout, false, false, &cache);
 }
 
-Tensor SelfAttention::run(Context& ctx, const Tensor& x, const LayoutPtr& layout, bool training, LayerCache* cache) const {
+Tensor SelfAttention::core(Context& ctx, const std::vector<Tensor>& qkv, const LayoutPtr& layout, bool training, LayerCache* cache) const {
+  ScopeGuard scope(ctx, layer_, "core_attn");
+  HeadPrepOptions prep;
+  prep.norm = qk_norm_;
+  prep.norm_options = norm_options_;
+  prep.rotary_dim = rotary_dim_;
+  prep.rotary_base = rotary_base_;
+  const Tensor none;
+  const Tensor queries = prepare_heads(ctx, qkv[0], qk_norm_ ? q_norm_->value : none, layout, prep, "attn.q");
+  const Tensor keys = prepare_heads(ctx, qkv[1], qk_norm_ ? k_norm_->value : none, layout, prep, "attn.k");
+  AttentionOptions options;
+  options.drop_probability = training ? drop_probability_ : 0;
+  options.site = {seed_, static_cast<std::uint32_t>(layer_), kRngSiteAttentionDropout};
+  if (cache == nullptr) return attention(ctx, queries, keys, qkv[2], layout, options, "attn.core");
+  append(ctx, cache->keys, cache->past, keys, "keys");
+  append(ctx, cache->values, cache->past, qkv[2], "values");
+  const std::int64_t context = cache->past + layout->tokens();
+  // A whole prompt runs through the blocked kernel; later tokens look back into the cache.
+  if (cache->past == 0) return attention(ctx, queries, keys, qkv[2], layout, options, "attn.core");
+  return attention_over_cache(ctx, queries, cache->keys.slice(0, 0, context), cache->values.slice(0, 0, context), "attn.core");
+}
+
+Tensor SelfAttention::run(Context& ctx, const Tensor& x, const LayoutPtr& layout, bool training, bool recompute_core, LayerCache* cache) const {
   const std::int64_t q = heads_ * dim_, kv = groups_ * dim_;
   Tensor projected;
   {
@@ -80,36 +103,14 @@ Tensor SelfAttention::run(Context& ctx, const Tensor& x, const LayoutPtr& layout
   pieces.push_back({kv, groups_});
   pieces.push_back({kv, groups_});
   const std::vector<Tensor> parts = split(ctx, projected, pieces, "attn.qkv.split");
-  const Tensor& key = parts[parts.size() - 2];
-  Tensor core;
-  {
-    ScopeGuard scope(ctx, layer_, "core_attn");
-    HeadPrepOptions prep;
-    prep.norm = qk_norm_;
-    prep.norm_options = norm_options_;
-    prep.rotary_dim = rotary_dim_;
-    prep.rotary_base = rotary_base_;
-    const Tensor none;
-    const Tensor queries = prepare_heads(ctx, parts[0], qk_norm_ ? q_norm_->value : none, layout, prep, "attn.q");
-    const Tensor keys = prepare_heads(ctx, key, qk_norm_ ? k_norm_->value : none, layout, prep, "attn.k");
-    AttentionOptions options;
-    options.drop_probability = training ? drop_probability_ : 0;
-    options.site = {seed_, static_cast<std::uint32_t>(layer_), kRngSiteAttentionDropout};
-    if (cache == nullptr) {
-      core = attention(ctx, queries, keys, parts.back(), layout, options, "attn.core");
-    } else {
-      append(ctx, cache->keys, cache->past, keys, "keys");
-      append(ctx, cache->values, cache->past, parts.back(), "values");
-      const std::int64_t context = cache->past + layout->tokens();
-      // A whole prompt runs through the blocked kernel; later tokens look back into the cache.
-      core = cache->past == 0 ? attention(ctx, queries, keys, parts.back(), layout, options, "attn.core")
-                              : attention_over_cache(ctx, queries, cache->keys.slice(0, 0, context), cache->values.slice(0, 0, context),
-                                                     "attn.core");
-    }
-  }
+  const std::vector<Tensor> qkv = {parts[0], parts[parts.size() - 2], parts.back()};
+  const auto region = [this, &ctx, layout, training, cache](const std::vector<Tensor>& in) {
+    return std::vector<Tensor>{core(ctx, in, layout, training, cache)};
+  };
+  Tensor mixed = recompute_core ? recompute(ctx, "core_attn", region, qkv)[0] : core(ctx, qkv, layout, training, cache);
   ScopeGuard scope(ctx, layer_, "attn_proj");
-  if (gated_) core = sigmoid_gate(ctx, core, parts[1], "attn.gate");
-  return linear(ctx, core, proj_weight_->value, "attn.proj");
+  if (gated_) mixed = sigmoid_gate(ctx, mixed, parts[1], "attn.gate");
+  return linear(ctx, mixed, proj_weight_->value, "attn.proj");
 }
 
 }  // namespace deltron

@@ -10,13 +10,15 @@ namespace deltron {
 class SelfAttention {
  public:
   SelfAttention(const LayerSetup& setup, std::uint64_t seed);
-  // x [T,h] (the residual stream; its norm is inside) -> [T,h].
-  Tensor forward(Context& ctx, const Tensor& x, const LayoutPtr& layout, bool training) const;
+  // x [T,h] (the residual stream; its norm is inside) -> [T,h]. `recompute_core`: the region core_attn.
+  Tensor forward(Context& ctx, const Tensor& x, const LayoutPtr& layout, bool training, bool recompute_core = false) const;
   // The same for the next tokens of the one sequence that `cache` holds, which grows by them. No graph.
   Tensor forward_cached(Context& ctx, const Tensor& x, const LayoutPtr& layout, LayerCache& cache) const;
 
  private:
-  Tensor run(Context& ctx, const Tensor& x, const LayoutPtr& layout, bool training, LayerCache* cache) const;
+  Tensor run(Context& ctx, const Tensor& x, const LayoutPtr& layout, bool training, bool recompute_core, LayerCache* cache) const;
+  // q [T,Hq,d], k, v [T,G,d] as projected -> [T,Hq*d].
+  Tensor core(Context& ctx, const std::vector<Tensor>& qkv, const LayoutPtr& layout, bool training, LayerCache* cache) const;
   int layer_;
   std::uint64_t seed_;
   std::int64_t heads_, groups_, dim_;

@@ -2,13 +2,16 @@
 #include "src/nn/block.h"
 
 #include "src/base/rng.h"
+#include "src/nn/gdn2.h"
 
 namespace deltron {
 
 TransformerBlock::TransformerBlock(const LayerSetup& setup, std::uint64_t seed)
     : layer_(setup.layer), seed_(seed), drop_probability_(setup.config->hidden_dropout) {
   if (is_linear_layer(*setup.config, setup.layer)) {
-    linear_mixer_.emplace(setup);
+    const bool second = setup.config->experimental_attention_variant == ExperimentalAttentionVariant::Gdn2;
+    if (second) linear_mixer_ = std::make_unique<GatedDeltaNet2>(setup);
+    if (!second) linear_mixer_ = std::make_unique<GatedDeltaNet>(setup);
   } else {
     softmax_mixer_.emplace(setup, seed);
   }
@@ -20,11 +23,13 @@ Tensor TransformerBlock::forward(Context& ctx, const Tensor& x, const LayoutPtr&
   const auto layer = static_cast<std::uint32_t>(layer_);
   Tensor hidden = x;
   if (!(linear_mixer_ && mode.without_linear_mixers)) {
-    const Tensor mixed = linear_mixer_ ? linear_mixer_->forward(ctx, x, layout) : softmax_mixer_->forward(ctx, x, layout, mode.training);
+    const Tensor mixed = linear_mixer_ ? linear_mixer_->forward(ctx, x, layout, mode.recompute)
+                                       : softmax_mixer_->forward(ctx, x, layout, mode.training, mode.recompute.core_attn);
     ScopeGuard scope(ctx, layer_, "residual");
     hidden = dropout_add(ctx, mixed, x, layout, {seed_, layer, kRngSiteHiddenDropoutMixer}, drop, "residual");
   }
-  const Tensor expanded = mlp_->forward(ctx, hidden);
+  const auto mlp_region = [this, &ctx](const std::vector<Tensor>& in) { return std::vector<Tensor>{mlp_->forward(ctx, in[0])}; };
+  const Tensor expanded = mode.recompute.mlp ? recompute(ctx, "mlp", mlp_region, {hidden})[0] : mlp_->forward(ctx, hidden);
   ScopeGuard scope(ctx, layer_, "residual");
   return dropout_add(ctx, expanded, hidden, layout, {seed_, layer, kRngSiteHiddenDropoutMlp}, drop, "residual");
 }

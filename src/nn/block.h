@@ -1,11 +1,13 @@
-// One decoder layer: residual mixer (Gated DeltaNet or softmax attention), then residual MLP.
+// One decoder layer: residual mixer (Gated DeltaNet, its second version, or softmax attention), then residual MLP.
 #pragma once
 
+#include <memory>
 #include <optional>
 
 #include "src/nn/attention.h"
 #include "src/nn/gdn.h"
 #include "src/nn/mlp.h"
+#include "src/nn/recompute_plan.h"
 
 namespace deltron {
 
@@ -13,6 +15,7 @@ struct ForwardMode {
   bool training = false;
   // For ablation studies: the mixers of linear layers contribute nothing to the residual stream.
   bool without_linear_mixers = false;
+  RecomputePlan recompute = {};  // training only
 };
 
 class TransformerBlock {
@@ -26,7 +29,7 @@ class TransformerBlock {
   int layer_;
   std::uint64_t seed_;
   double drop_probability_;
-  std::optional<GatedDeltaNet> linear_mixer_;
+  std::unique_ptr<GatedDeltaNet> linear_mixer_;
   std::optional<SelfAttention> softmax_mixer_;
   std::optional<Mlp> mlp_;
 };

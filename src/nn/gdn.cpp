@@ -8,6 +8,12 @@
 namespace deltron {
 
 GatedDeltaNet::GatedDeltaNet(const LayerSetup& setup)
+    : GatedDeltaNet(setup, {.sections = {{"beta", setup.config->linear_num_value_heads}, {"alpha", setup.config->linear_num_value_heads}},
+                            .A_log = setup.config->linear_num_value_heads,
+                            .dt_bias = setup.config->linear_num_value_heads,
+                            .dt_bias_init = setup.config->linear_dt_bias_init == LinearDtBiasInit::Ones ? InitKind::Constant : InitKind::DtBias}) {}
+
+GatedDeltaNet::GatedDeltaNet(const LayerSetup& setup, const GateDeclaration& gates)
     : layer_(setup.layer),
       key_heads_(setup.config->linear_num_key_heads),
       value_heads_(setup.config->linear_num_value_heads),
@@ -25,15 +31,18 @@ GatedDeltaNet::GatedDeltaNet(const LayerSetup& setup)
   qkv_weight_ = store.declare({.name = attention + "in_proj.weight", .shape = {2 * dq + dv, h}, .dtype = setup.dtype,
                                .sections = {{"query", dq}, {"key", dq}, {"value", dv}}, .init = InitKind::Normal,
                                .init_scale = config.init_method_std});
-  gates_weight_ = store.declare({.name = attention + "in_proj.weight#gates", .shape = {dv + 2 * value_heads_, h}, .dtype = setup.dtype,
-                                 .sections = {{"z", dv}, {"beta", value_heads_}, {"alpha", value_heads_}}, .init = InitKind::Normal,
-                                 .init_scale = config.init_method_std});
+  std::vector<ParameterSection> sections = {{"z", dv}};
+  sections.insert(sections.end(), gates.sections.begin(), gates.sections.end());
+  std::int64_t gate_rows = 0;
+  for (const ParameterSection& section : sections) gate_rows += section.rows;
+  gates_weight_ = store.declare({.name = attention + "in_proj.weight#gates", .shape = {gate_rows, h}, .dtype = setup.dtype,
+                                 .sections = sections, .init = InitKind::Normal, .init_scale = config.init_method_std});
   conv_weight_ = store.declare({.name = attention + "conv1d.weight", .shape = {2 * dq + dv, kc}, .dtype = setup.dtype,
                                 .sections = {{"query", dq}, {"key", dq}, {"value", dv}}, .init = InitKind::Uniform,
                                 .init_scale = 1.0 / std::sqrt(static_cast<double>(kc))});
-  A_log_ = store.declare({.name = attention + "A_log", .shape = {value_heads_}, .dtype = setup.stable_dtype(), .init = InitKind::ALog,
+  A_log_ = store.declare({.name = attention + "A_log", .shape = {gates.A_log}, .dtype = setup.stable_dtype(), .init = InitKind::ALog,
                           .weight_decay = false});
-  dt_bias_ = store.declare({.name = attention + "dt_bias", .shape = {value_heads_}, .dtype = setup.stable_dtype(), .init = InitKind::Constant,
+  dt_bias_ = store.declare({.name = attention + "dt_bias", .shape = {gates.dt_bias}, .dtype = setup.stable_dtype(), .init = gates.dt_bias_init,
                             .init_scale = 1.0, .weight_decay = false});
   out_norm_ = store.declare({.name = attention + "out_norm.weight", .shape = {value_dim_}, .dtype = setup.stable_dtype(),
                              .init = InitKind::Constant, .init_scale = output_norm_options_.zero_centered ? 0.0 : 1.0, .weight_decay = false,
@@ -57,31 +66,34 @@ Tensor with_earlier_inputs(Context& ctx, const Tensor& inputs, LayerCache& cache
 
 }  // namespace
 
-GatedDeltaNet::CoreOutput GatedDeltaNet::forward_pre_attn_and_core_attn(Context& ctx, const Tensor& x, const LayoutPtr& layout,
-                                                                       LayerCache* cache) const {
+std::vector<Tensor> GatedDeltaNet::project(Context& ctx, const Tensor& x) const {
+  ScopeGuard scope(ctx, layer_, "gdn_in_proj");
+  return project_input(ctx, x, input_norm_, input_norm_options_, {qkv_weight_, gates_weight_}, {"gdn.qkv", "gdn.gates"});
+}
+
+std::vector<Tensor> GatedDeltaNet::split_gates(Context& ctx, const Tensor& gates) const {
+  return split(ctx, gates, {{value_heads_ * value_dim_, value_heads_}, {value_heads_, 0}, {value_heads_, 0}}, "gdn.gates.split");
+}
+
+Tensor GatedDeltaNet::prepare(Context& ctx, const Tensor& qkv, const LayoutPtr& layout, LayerCache* cache) const {
+  ScopeGuard scope(ctx, layer_, "gdn_qkv");
+  const QkvPrepOptions prep{.key_heads = key_heads_, .value_heads = value_heads_, .key_dim = key_dim_, .value_dim = value_dim_};
+  if (cache == nullptr) return gdn_qkv_prep(ctx, qkv, conv_weight_->value, layout, prep, "gdn.prep");
+  const std::int64_t earlier = conv_weight_->value.size(1) - 1;
+  const Tensor inputs = with_earlier_inputs(ctx, qkv, *cache, earlier);
+  return gdn_qkv_prep(ctx, inputs, conv_weight_->value, earlier > 0 ? cache->conv_layout : layout, prep, "gdn.prep")
+      .slice(0, earlier, layout->tokens());
+}
+
+std::vector<Tensor> GatedDeltaNet::split_qkv(Context& ctx, const Tensor& prepared) const {
   const std::int64_t dq = key_heads_ * key_dim_, dv = value_heads_ * value_dim_;
-  std::vector<Tensor> projected;
-  {
-    ScopeGuard scope(ctx, layer_, "gdn_in_proj");
-    projected = project_input(ctx, x, input_norm_, input_norm_options_, {qkv_weight_, gates_weight_}, {"gdn.qkv", "gdn.gates"});
-  }
-  const std::vector<Tensor> gates =
-      split(ctx, projected[1], {{dv, value_heads_}, {value_heads_, 0}, {value_heads_, 0}}, "gdn.gates.split");
-  Tensor prepared;
-  {
-    ScopeGuard scope(ctx, layer_, "gdn_qkv");
-    const QkvPrepOptions prep{.key_heads = key_heads_, .value_heads = value_heads_, .key_dim = key_dim_, .value_dim = value_dim_};
-    if (cache == nullptr) {
-      prepared = gdn_qkv_prep(ctx, projected[0], conv_weight_->value, layout, prep, "gdn.prep");
-    } else {
-      const std::int64_t earlier = conv_weight_->value.size(1) - 1;
-      const Tensor inputs = with_earlier_inputs(ctx, projected[0], *cache, earlier);
-      prepared = gdn_qkv_prep(ctx, inputs, conv_weight_->value, earlier > 0 ? cache->conv_layout : layout, prep, "gdn.prep")
-                     .slice(0, earlier, layout->tokens());
-    }
-  }
+  return split(ctx, prepared, {{dq, key_heads_}, {dq, key_heads_}, {dv, value_heads_}}, "gdn.qkv.split");
+}
+
+Tensor GatedDeltaNet::rule(Context& ctx, const Tensor& prepared, const std::vector<Tensor>& gates, const LayoutPtr& layout,
+                           LayerCache* cache) const {
   ScopeGuard scope(ctx, layer_, "gdn_core_attn");
-  const std::vector<Tensor> qkv = split(ctx, prepared, {{dq, key_heads_}, {dq, key_heads_}, {dv, value_heads_}}, "gdn.qkv.split");
+  const std::vector<Tensor> qkv = split_qkv(ctx, prepared);
   GatedDeltaRuleOptions options;
   options.key_heads = key_heads_;
   options.value_heads = value_heads_;
@@ -93,8 +105,8 @@ GatedDeltaNet::CoreOutput GatedDeltaNet::forward_pre_attn_and_core_attn(Context&
   inputs.q = qkv[0];
   inputs.k = qkv[1];
   inputs.v = qkv[2];
-  inputs.beta = gates[1];
-  inputs.decay = gates[2];
+  inputs.beta = gates[0];
+  inputs.decay = gates[1];
   inputs.A_log = A_log_->value;
   inputs.dt_bias = dt_bias_->value;
   if (cache != nullptr) {
@@ -103,25 +115,101 @@ GatedDeltaNet::CoreOutput GatedDeltaNet::forward_pre_attn_and_core_attn(Context&
   }
   const GatedDeltaRuleResult result = gated_delta_rule(ctx, inputs, layout, options, "gdn.rule");
   if (cache != nullptr) cache->state = *result.final_state;
-  return {result.out, gates[0]};
+  return result.out;
 }
 
-Tensor GatedDeltaNet::forward_post_core_attn(Context& ctx, const CoreOutput& core) const {
-  Tensor normed;
-  {
-    ScopeGuard scope(ctx, layer_, "gdn_norm_out");
-    normed = gated_rms_norm(ctx, core.core, core.z, out_norm_->value, output_norm_options_, "gdn.out_norm");
+Tensor GatedDeltaNet::output_norm(Context& ctx, const Tensor& core, const Tensor& z) const {
+  ScopeGuard scope(ctx, layer_, "gdn_norm_out");
+  return gated_rms_norm(ctx, core, z, out_norm_->value, output_norm_options_, "gdn.out_norm");
+}
+
+// Hook placement is the contract of docs/recompute_and_offload.md: the preparation is restored on the raw rule output, in_proj (or the
+// wide block) on the norm's output and again, before the norm's own hook, on the output projection's.
+GatedDeltaNet::StageOne GatedDeltaNet::stage_one(Context& ctx, const Tensor& x, const LayoutPtr& layout, const RecomputePlan& plan,
+                                                 LayerCache* cache) const {
+  const auto project_region = [this, &ctx](const std::vector<Tensor>& in) { return project(ctx, in[0]); };
+  const auto prepare_region = [this, &ctx, layout, cache](const std::vector<Tensor>& in) {
+    return std::vector<Tensor>{prepare(ctx, in[0], layout, cache)};
+  };
+  const auto rule_region = [this, &ctx, layout, cache](const std::vector<Tensor>& in) {
+    return std::vector<Tensor>{rule(ctx, in[0], {in.begin() + 1, in.end()}, layout, cache)};
+  };
+  const auto norm_region = [this, &ctx](const std::vector<Tensor>& in) { return std::vector<Tensor>{output_norm(ctx, in[0], in[1])}; };
+  StageOne stage;
+  if (plan.gdn) {
+    const auto whole = [=, this, &ctx](const std::vector<Tensor>& in) {
+      const std::vector<Tensor> projected = project(ctx, in[0]), gates = split_gates(ctx, projected[1]);
+      const Tensor core = rule(ctx, prepare(ctx, projected[0], layout, cache), {gates.begin() + 1, gates.end()}, layout, cache);
+      return std::vector<Tensor>{output_norm(ctx, core, gates[0])};
+    };
+    stage.normed = recompute(ctx, "gdn", whole, {x})[0];
+    return stage;
   }
-  ScopeGuard scope(ctx, layer_, "gdn_out_proj");
-  return linear(ctx, normed, out_proj_->value, "gdn.out_proj");
+  Tensor prepared, gate_values;
+  DiscardOutputRegion preparation("gdn_qkv");
+  if (plan.gdn_qkv_block) {
+    const auto block = [=, this, &ctx](const std::vector<Tensor>& in) {
+      const std::vector<Tensor> projected = project(ctx, in[0]);
+      return std::vector<Tensor>{prepare(ctx, projected[0], layout, cache), projected[1]};
+    };
+    stage.block = std::make_shared<DiscardOutputRegion>("gdn_qkv_block");
+    const std::vector<Tensor> outputs = stage.block->run(ctx, block, {x});
+    prepared = outputs[0];
+    gate_values = outputs[1];
+  } else {
+    std::vector<Tensor> projected;
+    if (plan.gdn_in_proj) {
+      stage.in_proj = std::make_shared<DiscardOutputRegion>("gdn_in_proj");
+      projected = stage.in_proj->run(ctx, project_region, {x});
+    } else {
+      projected = project(ctx, x);
+    }
+    prepared = plan.gdn_qkv ? preparation.run(ctx, prepare_region, {projected[0]})[0] : prepare(ctx, projected[0], layout, cache);
+    gate_values = projected[1];
+  }
+  const std::vector<Tensor> gates = split_gates(ctx, gate_values);
+  std::vector<Tensor> rule_inputs(gates.begin(), gates.end());
+  rule_inputs[0] = prepared;  // in the place of z, which the rule does not read
+  const Tensor core = plan.gdn_core_attn ? recompute(ctx, "gdn_core_attn", rule_region, rule_inputs)[0] : rule_region(rule_inputs)[0];
+  if (plan.gdn_qkv) preparation.discard_output_and_register_recompute(core);
+  if (plan.gdn_norm_out) {
+    stage.norm_out = std::make_shared<DiscardOutputRegion>("gdn_norm_out");
+    stage.normed = stage.norm_out->run(ctx, norm_region, {core, gates[0]})[0];
+  } else {
+    stage.normed = output_norm(ctx, core, gates[0]);
+  }
+  for (const auto& region : {stage.in_proj, stage.block}) {
+    if (region) region->discard_output_and_register_recompute(stage.normed);  // the norm has read the gate
+  }
+  return stage;
 }
 
-Tensor GatedDeltaNet::forward(Context& ctx, const Tensor& x, const LayoutPtr& layout) const {
-  return forward_post_core_attn(ctx, forward_pre_attn_and_core_attn(ctx, x, layout));
+GatedDeltaNet::StageOne GatedDeltaNet::forward_pre_attn_and_core_attn(Context& ctx, const Tensor& x, const LayoutPtr& layout,
+                                                                      const RecomputePlan& plan) const {
+  if (plan.gdn_norm_out) {
+    throw Error(ErrorCode::InvalidOpInput, ErrorText{"gdn_norm_out in two-stage execution", "layer " + std::to_string(layer_), "",
+                                                     "its output is freed and restored around the output projection, the second stage",
+                                                     "leave gdn_norm_out out of recompute_modules, or call forward()"});
+  }
+  return stage_one(ctx, x, layout, plan, nullptr);
+}
+
+Tensor GatedDeltaNet::forward_post_core_attn(Context& ctx, const StageOne& stage) const {
+  ScopeGuard scope(ctx, layer_, "gdn_out_proj");
+  const Tensor y = linear(ctx, stage.normed, out_proj_->value, "gdn.out_proj");
+  for (const auto& region : {stage.in_proj, stage.block}) {
+    if (region) region->restore_on(y);  // before the norm's hook: the norm reads the gate again
+  }
+  if (stage.norm_out) stage.norm_out->discard_output_and_register_recompute(y);
+  return y;
+}
+
+Tensor GatedDeltaNet::forward(Context& ctx, const Tensor& x, const LayoutPtr& layout, const RecomputePlan& plan) const {
+  return forward_post_core_attn(ctx, stage_one(ctx, x, layout, plan, nullptr));
 }
 
 Tensor GatedDeltaNet::forward_cached(Context& ctx, const Tensor& x, const LayoutPtr& layout, LayerCache& cache) const {
-  return forward_post_core_attn(ctx, forward_pre_attn_and_core_attn(ctx, x, layout, &cache));
+  return forward_post_core_attn(ctx, stage_one(ctx, x, layout, {}, &cache));
 }
 
 }  // namespace deltron

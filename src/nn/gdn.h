@@ -1,35 +1,64 @@
-// The Gated DeltaNet mixer (docs/gdn.md section 9): in_proj writes two storages, `qkv` (the convolution's input) and `gates` (z,
-// beta, alpha), by two products, so that what different recompute and offload regions free are different storages. Two stages, callable apart.
+// The Gated DeltaNet mixer (docs/gdn.md): in_proj writes two storages, `qkv` (the convolution's input) and `gates` (z, beta, alpha), by
+// two products, so that what different recompute and offload regions free are different storages. Two stages, callable apart.
+// Gated DeltaNet-2 (gdn2.h) is the same mixer with other gates and another rule.
 #pragma once
 
 #include "src/autograd/functions_gdn.h"
+#include "src/autograd/recompute.h"
 #include "src/nn/decode_cache.h"
 #include "src/nn/layer.h"
+#include "src/nn/recompute_plan.h"
 
 namespace deltron {
 
 class GatedDeltaNet {
  public:
   explicit GatedDeltaNet(const LayerSetup& setup);
+  virtual ~GatedDeltaNet() = default;
 
-  struct CoreOutput {
-    Tensor core;  // [T, Hv*V] raw output of the rule
-    Tensor z;     // [T, Hv, V] view of the gates storage
+  // What the first stage hands to the second: the normed core output [T, Hv*V], and the regions that still have hooks to place.
+  struct StageOne {
+    Tensor normed;
+    std::shared_ptr<DiscardOutputRegion> in_proj, block, norm_out;
   };
-  // x [T,h] (the residual stream; its norm is inside) up to the delta rule's output.
+
+  // x [T,h] (the residual stream; its norm is inside) -> [T,h]. `plan` is empty outside training.
+  Tensor forward(Context& ctx, const Tensor& x, const LayoutPtr& layout, const RecomputePlan& plan = {}) const;
   // With a cache: the next tokens of the one sequence that it holds (no graph).
-  CoreOutput forward_pre_attn_and_core_attn(Context& ctx, const Tensor& x, const LayoutPtr& layout, LayerCache* cache = nullptr) const;
-  // Gated norm and output projection: [T,h].
-  Tensor forward_post_core_attn(Context& ctx, const CoreOutput& core) const;
-  Tensor forward(Context& ctx, const Tensor& x, const LayoutPtr& layout) const;
   Tensor forward_cached(Context& ctx, const Tensor& x, const LayoutPtr& layout, LayerCache& cache) const;
 
- private:
+  // The two stages apart: projection to normed core output; output projection. Every region but gdn_norm_out works here, as that one is
+  // freed and restored around the second stage: it is refused (ErrorCode::InvalidOpInput).
+  StageOne forward_pre_attn_and_core_attn(Context& ctx, const Tensor& x, const LayoutPtr& layout, const RecomputePlan& plan = {}) const;
+  Tensor forward_post_core_attn(Context& ctx, const StageOne& stage) const;
+
+ protected:
+  // What differs between the variants: the sections of `gates` behind z, and the parameters of the decay.
+  struct GateDeclaration {
+    std::vector<ParameterSection> sections;
+    std::int64_t A_log = 0, dt_bias = 0;  // elements
+    InitKind dt_bias_init = InitKind::Constant;
+  };
+  GatedDeltaNet(const LayerSetup& setup, const GateDeclaration& gates);
+
+  // q, k, v side by side and the pieces of `gates` behind z -> [T, Hv*V].
+  virtual Tensor rule(Context& ctx, const Tensor& prepared, const std::vector<Tensor>& gates, const LayoutPtr& layout, LayerCache* cache) const;
+  virtual std::vector<Tensor> split_gates(Context& ctx, const Tensor& gates) const;  // z and the rest, each [T, heads, dim] or [T, heads]
+  std::vector<Tensor> split_qkv(Context& ctx, const Tensor& prepared) const;         // {q, k, v}
+
   int layer_;
   std::int64_t key_heads_, value_heads_, key_dim_, value_dim_;
   bool allow_neg_eigval_;
+  ParameterPtr A_log_, dt_bias_;
+
+ private:
+  StageOne stage_one(Context& ctx, const Tensor& x, const LayoutPtr& layout, const RecomputePlan& plan, LayerCache* cache) const;
+  std::vector<Tensor> project(Context& ctx, const Tensor& x) const;                                     // {qkv, gates}
+  Tensor prepare(Context& ctx, const Tensor& qkv, const LayoutPtr& layout, LayerCache* cache) const;    // q, k, v side by side
+  Tensor output_norm(Context& ctx, const Tensor& core, const Tensor& z) const;
+
   NormOptions input_norm_options_, output_norm_options_;
-  ParameterPtr input_norm_, qkv_weight_, gates_weight_, conv_weight_, A_log_, dt_bias_, out_norm_, out_proj_;
+  ParameterPtr input_norm_, qkv_weight_, gates_weight_, conv_weight_, out_norm_, out_proj_;
 };
 
 }  // namespace deltron

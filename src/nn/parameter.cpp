@@ -1,6 +1,7 @@
 // See parameter.h.
 #include "src/nn/parameter.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "src/base/hash.h"
@@ -19,6 +20,10 @@ double draw(RngStream& stream, const ParameterSpec& spec) {
     case InitKind::Uniform: return spec.init_scale * (2 * stream.uniform() - 1);
     case InitKind::Constant: return spec.init_scale;
     case InitKind::ALog: return std::log(1.0 + 15.0 * stream.uniform());
+    case InitKind::DtBias: {
+      const double dt = std::max(1e-4, std::exp(stream.uniform() * (std::log(0.1) - std::log(0.001)) + std::log(0.001)));
+      return dt + std::log(-std::expm1(-dt));
+    }
   }
   return 0;
 }

@@ -16,6 +16,7 @@ enum class InitKind {
   Uniform,  // uniform(-scale, scale)
   Constant, // scale
   ALog,     // log of uniform(1, 16), drawn in fp64, never -inf
+  DtBias,   // inverse softplus of dt, dt log-uniform in [0.001, 0.1] and at least 1e-4 (Mamba's time steps)
 };
 
 // A row range of a physical parameter with a name of its own: full name = parameter name + "." + section name. Parameters that

@@ -32,7 +32,7 @@ Plan make_plan(const RunConfig& config) {
   const HostBatch batch = planned_batch(config);
   {  // what a forward pass leaves for its backward, by layer and region
     const DeviceBatch device = upload(*session.ctx, batch);
-    const Tensor loss = session.model->loss(*session.ctx, device.ids, device.labels, device.layout, {.training = true}, 1.0);
+    const Tensor loss = session.model->loss(*session.ctx, device.ids, device.labels, device.layout, {.training = true, .recompute = make_recompute_plan(config.recompute)}, 1.0);
     plan.activations = session.ctx->memory()->activations_by_scope();
   }
   session.ctx->memory()->reset_peak();

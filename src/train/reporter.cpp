@@ -29,8 +29,9 @@ std::string to_text(const StepLine& line) {
   return text;
 }
 
-double measure_matmul_ceiling(Context& ctx) {
-  if (ctx.is_meta()) return 0;
+namespace {
+
+double measure_matmul(Context& ctx) {
   constexpr std::int64_t n = 768;
   const Tensor a = Tensor::zeros(ctx, {n, n}, DType::F32, "ceiling", MemoryTag::Workspace);
   const Tensor b = Tensor::zeros(ctx, {n, n}, DType::F32, "ceiling", MemoryTag::Workspace);
@@ -44,6 +45,21 @@ double measure_matmul_ceiling(Context& ctx) {
     best = std::max(best, 2.0 * n * n * n / seconds);
   }
   return best;
+}
+
+}  // namespace
+
+double measure_matmul_ceiling(Context& ctx) {
+  if (ctx.is_meta()) return 0;
+  double ceiling = 0;
+  try {
+    ceiling = measure_matmul(ctx);
+  } catch (const Error& error) {  // a tight training.memory_limit_gib leaves no room: then without MFU
+    if (error.code() != ErrorCode::OutOfMemory) throw;
+  }
+  ctx.memory()->release_cached();
+  ctx.memory()->reset_peak();
+  return ceiling;
 }
 
 }  // namespace deltron

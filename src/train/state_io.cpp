@@ -84,6 +84,7 @@ SaveReport save_run(Session& session, const TrainProgress& progress, const std::
   content.state["step"] = progress.step;
   content.state["consumed_samples"] = progress.consumed_samples;
   content.state["recent_losses"] = progress.recent_losses;  // shortest round-trip decimals: the same bits again
+  content.state["source_samples"] = progress.source_samples;
   content.state["optimizer_updates"] = session.optimizer->updates();
   content.state["fingerprint"] = update_fingerprint(session);
   SaveOptions options;
@@ -116,6 +117,7 @@ LoadedRun load_run(Session& session, const CheckpointReader& reader, bool weight
     loaded.progress.step = state.at("step").get<std::int64_t>();
     loaded.progress.consumed_samples = state.at("consumed_samples").get<std::int64_t>();
     if (state.contains("recent_losses")) loaded.progress.recent_losses = state.at("recent_losses").get<std::vector<double>>();
+    loaded.progress.source_samples = state.value("source_samples", std::int64_t{0});
     session.optimizer->set_updates(state.at("optimizer_updates").get<std::int64_t>());
     const nlohmann::json before = state.at("fingerprint"), now = update_fingerprint(session);
     for (const char* key : {"threads", "instruction_set", "device"}) {

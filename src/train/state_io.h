@@ -18,6 +18,9 @@ struct TrainProgress {
   std::int64_t step = 0;              // updates done
   std::int64_t consumed_samples = 0;
   std::vector<double> recent_losses = {};  // oldest first; what the loss-spike warning compares with
+  // What the data source holds in all: its order is drawn for so many, so a cursor means the same samples only while this stays.
+  // 0: not known.
+  std::int64_t source_samples = 0;
 };
 
 SaveReport save_run(Session& session, const TrainProgress& progress, const std::string& run, WriteObserver* observer = nullptr);

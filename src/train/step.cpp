@@ -20,7 +20,7 @@ StepResult forward_backward(Session& session, const std::vector<HostBatch>& micr
   }
   // A batch without a single valid token is legal: its loss and gradients are zero.
   const double scale = result.valid_tokens > 0 ? 1.0 / static_cast<double>(result.valid_tokens) : 0.0;
-  const ForwardMode mode{.training = true, .without_linear_mixers = false};
+  const ForwardMode mode{.training = true, .without_linear_mixers = false, .recompute = make_recompute_plan(session.config.recompute)};
   for (std::int64_t m = 0; m < static_cast<std::int64_t>(micro_batches.size()); ++m) {
     if (only >= 0 && m != only) continue;
     const HostBatch& batch = micro_batches[static_cast<std::size_t>(m)];
@@ -38,7 +38,11 @@ StepResult train_step(Session& session, const std::vector<HostBatch>& micro_batc
   Context& ctx = *session.ctx;
   session.model->parameters().zero_main_gradients(ctx);
   StepResult result = forward_backward(session, micro_batches, hook);
-  session.optimizer->step(ctx, lr);
+  if (std::isfinite(result.loss)) {
+    session.optimizer->step(ctx, lr);
+  } else {
+    session.optimizer->measure(ctx);  // no update from a loss that is not finite, whatever its gradients are
+  }
   result.gradient_norm = session.optimizer->gradient_norm(ctx);
   result.nonfinite = session.optimizer->nonfinite(ctx) || !std::isfinite(result.loss);
   return result;

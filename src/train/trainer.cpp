@@ -75,6 +75,8 @@ class Loop {
     loader_.emplace(make_sample_source(data_options(config_), Split::Train, samples), config_.training.micro_batch_size);
     data_phase.done(loader_->source().describe());
     poll_stop("start-up");
+    note_source(loader_->source().num_samples());
+    report_differences();
     Phase ceiling_phase("ceiling");
     ceiling_ = measure_matmul_ceiling(*session_.ctx);
     ceiling_phase.done(human_count(ceiling_) + " FLOP/s matrix products, the base of MFU");
@@ -94,7 +96,11 @@ class Loop {
   // A run keeps the number of steps that it began with, unless the user asks for another one.
   void fix_iterations_from(const RunConfig& before) {
     if (options_.minutes <= 0) return;
+    // The whole fitted schedule, so that the same command goes on exactly.
     config_.training.train_iters = before.training.train_iters;
+    config_.optimizer.lr_decay_iters = before.optimizer.lr_decay_iters;
+    config_.optimizer.lr_warmup_iters = before.optimizer.lr_warmup_iters;
+    config_.optimizer.lr_wsd_decay_iters = before.optimizer.lr_wsd_decay_iters;
     log_info("continuing " + run_ + ": training.train_iters " + std::to_string(config_.training.train_iters) + " was fixed when the run began");
   }
 
@@ -103,9 +109,21 @@ class Loop {
     const double step = measure_step_seconds(config_);
     const double budget = options_.minutes * 60;
     config_.training.train_iters = std::max<std::int64_t>(1, static_cast<std::int64_t>(budget / step));
-    config_.optimizer.lr_warmup_iters = std::min(config_.optimizer.lr_warmup_iters, config_.training.train_iters);
+    fit_schedule();
     phase.done(fixed(1000 * step, 1) + " ms a step: training.train_iters " + std::to_string(config_.training.train_iters) + " for " +
                shortest(options_.minutes) + " minutes");
+  }
+
+  // A run that turns out shorter than its schedule keeps a legal one: the warm-up is cut first, then WSD's decay.
+  void fit_schedule() {
+    OptimizerConfig& optimizer = config_.optimizer;
+    const std::int64_t room = std::min(config_.training.train_iters, decay_iters(config_));
+    if (optimizer.lr_decay_style != LrDecayStyle::Wsd) {
+      optimizer.lr_warmup_iters = std::min(optimizer.lr_warmup_iters, room);
+      return;
+    }
+    optimizer.lr_warmup_iters = std::min(optimizer.lr_warmup_iters, room - 1);
+    optimizer.lr_wsd_decay_iters = std::min(optimizer.lr_wsd_decay_iters, decay_iters(config_) - optimizer.lr_warmup_iters);
   }
 
   std::optional<CheckpointSummary> find_checkpoint(bool continues) {
@@ -133,10 +151,22 @@ class Loop {
     phase.done(options_.weights_only ? "weights of step " + std::to_string(checkpoint.step)
                                      : "step " + std::to_string(progress_.step) + ", data cursor " + thousands(progress_.consumed_samples) +
                                            " samples, hashes verified");
-    if (!loaded.differences.empty()) {
-      log_warning("this run cannot repeat the bits of an uninterrupted one:");
-      for (const std::string& difference : loaded.differences) log_warning("  " + difference);
+    outcome_.differences = loaded.differences;
+  }
+
+  // The order of the samples is drawn for the whole run at once: another number of steps can mean another order.
+  void note_source(std::int64_t samples) {
+    if (progress_.step > 0 && progress_.source_samples != 0 && progress_.source_samples != samples) {
+      outcome_.differences.push_back("order of the data: drawn for " + thousands(progress_.source_samples) + " samples then, " +
+                                     thousands(samples) + " now; samples can come twice or not at all around this step");
     }
+    progress_.source_samples = samples;
+  }
+
+  void report_differences() {
+    if (outcome_.differences.empty()) return;
+    log_warning("this run cannot repeat the bits of an uninterrupted one:");
+    for (const std::string& difference : outcome_.differences) log_warning("  " + difference);
   }
 
   // A checkpoint that verifies but cannot be read is not tried for ever: it is marked. One that belongs to another model is sound.

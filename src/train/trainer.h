@@ -26,6 +26,7 @@ struct TrainOutcome {
   bool stopped = false;               // by a signal or a limit; saved if there is a run folder
   std::string reason;
   std::vector<double> losses;         // of every step of this call
+  std::vector<std::string> differences;  // why a resumed run cannot repeat the bits of an uninterrupted one
   std::vector<EvaluationResult> evaluation;  // the last one
   MemoryStats memory;
 };

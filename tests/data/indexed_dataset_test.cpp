@@ -160,7 +160,7 @@ TEST(IndexedDataset, every_corruption_is_named) {
 
 TEST(IndexedDataset, missing_files_are_named) {
   const ScratchFolder folder;
-  expect_error(ErrorCode::FileNotReadable, "none.idx", [&] { IndexedDataset dataset(folder.file("none")); });
+  expect_error(ErrorCode::DataEmpty, "none.idx does not exist", [&] { IndexedDataset dataset(folder.file("none")); });
 }
 
 TEST(IndexedDataset, offsets_beyond_four_gib_are_exact) {

@@ -1,0 +1,116 @@
+// The run folder: what it holds, and that nothing in it is ever overwritten.
+#include "src/train/run_folder.h"
+
+#include <cmath>
+#include <limits>
+
+#include "src/train/metrics.h"
+#include "tests/train/train_test_support.h"
+
+namespace deltron {
+namespace {
+
+using namespace deltron::test;
+
+TEST(RunFolder, keeps_the_resolved_configuration_command_metrics_and_log) {
+  TempFolder folder;
+  const std::string run = folder / "run";
+  const RunConfig config = tiny_config(prepare_text(folder, "text", made_text(20, 300)),
+                                       {"training.train_iters=6", "training.eval_interval=3", "checkpoint.save=" + run, "checkpoint.save_interval=4"});
+  TrainOptions options;
+  options.command = {"train", "-c", "tiny.yaml"};
+  run_training(config, options);
+  EXPECT_TRUE(is_run_folder(run));
+  EXPECT_EQ(read_run_config(run), config);
+  const nlohmann::json command = nlohmann::json::parse(read_file(join_path(run, "commands.jsonl")));
+  EXPECT_EQ(command.at("command"), options.command);
+  EXPECT_EQ(command.at("threads"), 1);
+  for (const char* key : {"version", "git", "compiler", "processor", "instruction_set", "time"}) EXPECT_TRUE(command.contains(key)) << key;
+  EXPECT_TRUE(file_exists(join_path(run, "log.txt")));
+  std::vector<std::string> events;
+  for (const nlohmann::json& line : metrics_lines(run)) {
+    EXPECT_TRUE(line.at("time").is_number());
+    EXPECT_TRUE(line.at("step").is_number_integer());
+    events.push_back(line.at("event"));
+  }
+  const std::vector<std::string> expected = {"start", "train", "eval", "checkpoint", "train", "train", "eval", "checkpoint", "end"};
+  EXPECT_EQ(events, expected) << "log lines at steps 1, 5 and 6, evaluation at 3 and 6, checkpoints at 4 and 6";
+  const nlohmann::json last = metrics_lines(run, "train").back();
+  EXPECT_EQ(last.at("step"), 6);
+  EXPECT_EQ(last.at("samples"), 24);
+  EXPECT_EQ(last.at("tokens"), 24 * 32);
+  EXPECT_NEAR(last.at("lr").get<double>(), 1e-4, 1e-12);
+  EXPECT_EQ(metrics_lines(run, "end").back().at("reason"), "done");
+}
+
+TEST(RunFolder, other_peoples_files_are_not_mixed_with_a_run) {
+  TempFolder folder;
+  const std::string run = folder / "run";
+  make_directories(run);
+  write_file_atomically(join_path(run, "thesis.tex"), "precious");
+  const RunConfig config = tiny_config(prepare_text(folder, "text", made_text(20, 300)), {"checkpoint.save=" + run});
+  EXPECT_ERROR(run_training(config), ErrorCode::RunFolderTaken, run, "not empty");
+  EXPECT_EQ(list_directory(run), std::vector<std::string>{"thesis.tex"});
+  EXPECT_EQ(read_file(join_path(run, "thesis.tex")), "precious");
+}
+
+TEST(RunFolder, a_start_with_other_values_keeps_the_first_configuration_and_notes_the_new_one) {
+  TempFolder folder;
+  const std::string run = folder / "run";
+  const RunConfig first = tiny_config("unused", {"checkpoint.save=" + run});
+  RunConfig second = first;
+  second.logging.log_interval = 1;
+  second.optimizer.lr = 1e-3;
+  EXPECT_TRUE(open_run_folder(run, first, 0).empty());
+  EXPECT_TRUE(open_run_folder(run, first, 10).empty());
+  EXPECT_FALSE(file_exists(join_path(run, "config.step_10.yaml")));
+  const std::vector<std::string> changed = open_run_folder(run, second, 10);
+  EXPECT_EQ(changed, (std::vector<std::string>{"optimizer.lr: 0.003 -> 0.001", "logging.log_interval: 5 -> 1"}));
+  EXPECT_EQ(read_run_config(run), first);
+  EXPECT_EQ(load_run_config(join_path(run, "config.step_10.yaml")), second);
+}
+
+TEST(RunFolder, a_folder_without_a_run_says_what_is_missing) {
+  TempFolder folder;
+  EXPECT_ERROR(read_run_config(folder.path()), ErrorCode::FileNotReadable, folder.path(), "config.yaml");
+}
+
+TEST(Metrics, what_is_not_finite_is_null_and_flagged) {
+  TempFolder folder;
+  {
+    MetricsFile file(folder / "metrics.jsonl");
+    file.write({{"event", "a"}, {"loss", std::numeric_limits<double>::quiet_NaN()}, {"norm", std::numeric_limits<double>::infinity()}, {"lr", 0.5}});
+  }
+  MetricsFile(folder / "metrics.jsonl").write({{"event", "b"}, {"loss", 1.5}});  // appends
+  const std::vector<nlohmann::json> lines = metrics_lines(folder.path());
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_TRUE(lines[0].at("loss").is_null());
+  EXPECT_TRUE(lines[0].at("norm").is_null());
+  EXPECT_EQ(lines[0].at("lr"), 0.5);
+  EXPECT_EQ(lines[0].at("nonfinite"), true);
+  EXPECT_EQ(lines[1].at("loss"), 1.5);
+  EXPECT_FALSE(lines[1].contains("nonfinite"));
+}
+
+TEST(Minutes, fix_the_number_of_steps_once_and_for_all) {
+  TempFolder folder;
+  const std::string run = folder / "run";
+  const RunConfig config = tiny_config(prepare_text(folder, "text", made_text(20, 300)),
+                                       {"checkpoint.save=" + run, "optimizer.lr_decay_style=WSD", "optimizer.lr_wsd_decay_iters=15"});
+  TrainOptions options;
+  options.minutes = 0.0002;  // 12 ms: fewer steps than the configuration's schedule has
+  const TrainOutcome outcome = run_training(config, options);
+  const RunConfig written = read_run_config(run);  // and is legal, although the schedule had to shrink
+  EXPECT_EQ(written.training.train_iters, outcome.progress.step);
+  EXPECT_GE(written.training.train_iters, 1);
+  EXPECT_LE(written.optimizer.lr_warmup_iters + written.optimizer.lr_wsd_decay_iters, written.training.train_iters);
+  const auto hashes = tensor_hashes(run, outcome.progress.step);
+  options.minutes = 5;
+  const TrainOutcome again = run_training(config, options);
+  EXPECT_EQ(again.progress.step, outcome.progress.step);
+  EXPECT_TRUE(again.losses.empty());
+  EXPECT_EQ(tensor_hashes(run, outcome.progress.step), hashes);
+}
+
+}  // namespace
+}  // namespace deltron

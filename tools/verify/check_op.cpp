@@ -62,10 +62,12 @@ void check_op(Context& ctx, const std::string& path, DType dtype, FileReport& re
     GatedDeltaRule2Options options = options_of<GatedDeltaRule2Options>(golden);
     const std::int64_t gate_heads = golden.shape("g", 3)[1];
     options.gate_heads = gate_heads == options.key_heads ? GateHeads::Keys : GateHeads::Values;
-    result = gated_delta_rule_2(ctx, {in["q"], in["k"], in["v"], in["g"], in["b"], in["w"], {}, {}, in["initial_state"]}, layout, options, "verify");
+    result = gated_delta_rule_2(ctx, {in["q"], in["k"], in["v"], in["g"], in["b"], in["w"], {}, {}, in["initial_state"]}, layout,
+                                options, "verify");
   } else {
     const GatedDeltaRuleOptions options = options_of<GatedDeltaRuleOptions>(golden);
-    result = gated_delta_rule(ctx, {in["q"], in["k"], in["v"], in["g"], in["beta"], {}, {}, in["initial_state"]}, layout, options, "verify");
+    result = gated_delta_rule(ctx, {in["q"], in["k"], in["v"], in["g"], in["beta"], {}, {}, in["initial_state"]}, layout, options,
+                              "verify");
   }
   const Tensor d_o = golden.tensor(ctx, "d_o", dtype), d_final_state = golden.tensor(ctx, "d_final_state", DType::F32);
   if (d_o.count() != result.out.count() || d_final_state.shape() != result.final_state->shape()) {
@@ -83,7 +85,8 @@ void check_op(Context& ctx, const std::string& path, DType dtype, FileReport& re
   };
   compare("o", result.out);
   compare("final_state", *result.final_state);
-  for (const std::string& name : {std::string("q"), std::string("k"), std::string("v")}) compare("d_" + name, leaf_of(in[name])->gradient);
+  for (const std::string& name : {std::string("q"), std::string("k"), std::string("v")})
+    compare("d_" + name, leaf_of(in[name])->gradient);
   for (const std::string& name : gates) compare("d_" + name, leaf_of(in[name])->gradient);
   compare("d_initial_state", leaf_of(in["initial_state"])->gradient);
 }

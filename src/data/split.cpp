@@ -12,7 +12,7 @@ namespace {
 
 [[noreturn]] void invalid(const std::string& text, const std::string& rule) {
   throw Error(ErrorCode::DataOptionInvalid,
-              ErrorText{"data.split is invalid", "", "\"" + text + "\"", rule, "write for example \"90,10,0\""});
+              ErrorText{"is invalid", "data.split", "\"" + text + "\"", rule, "write for example \"90,10,0\""});
 }
 
 }  // namespace

@@ -51,7 +51,12 @@ double measure_matmul(Context& ctx) {
 
 double measure_matmul_ceiling(Context& ctx) {
   if (ctx.is_meta()) return 0;
-  const double ceiling = measure_matmul(ctx);
+  double ceiling = 0;
+  try {
+    ceiling = measure_matmul(ctx);
+  } catch (const Error& error) {  // a tight training.memory_limit_gib leaves no room: then without MFU
+    if (error.code() != ErrorCode::OutOfMemory) throw;
+  }
   ctx.memory()->release_cached();
   ctx.memory()->reset_peak();
   return ceiling;

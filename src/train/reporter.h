@@ -30,7 +30,8 @@ struct StepLine {
 };
 std::string to_text(const StepLine& line);
 
-// Ceiling of fp32 matrix products on this context, FLOP/s, from a short measurement (a tenth of a second): for MFU only.
+// Ceiling of fp32 matrix products on this context, FLOP/s, from a short measurement (a tenth of a second): for MFU only. 0 where the
+// memory limit leaves no room for it.
 // Its own memory is no part of a run: memory peaks begin anew after it.
 double measure_matmul_ceiling(Context& ctx);
 

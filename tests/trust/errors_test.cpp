@@ -138,7 +138,11 @@ const std::map<int, Provoke>& rows() {
          options.output = folder / "out";
          prepare_data(options);
        }},
-      {304, [](const Folder&) { make_sample_source(data_of("x", "90,ten"), Split::Train, 1); }},
+      {304,
+       [](const Folder& folder) {
+         testing::make_tokens(folder / "a", 3, 1);
+         make_sample_source(data_of(folder / "a", "90,ten"), Split::Train, 1);
+       }},
       {305,
        [](const Folder& folder) {
          testing::make_tokens(folder / "a", 3, 1);
@@ -151,9 +155,8 @@ const std::map<int, Provoke>& rows() {
        }},
       {320,
        [](const Folder& folder) {
-         const HostArray array = make_array("a", DType::F32, {1});
-         write_safetensors(folder / "op_gdn.safetensors", {array.view()}, {{"kind", "op_gdn"}});
-         tools::verify({.path = folder / "op_gdn.safetensors"}, {});
+         make_directories(folder / "golden");
+         tools::verify({.path = folder / "golden"}, {});
        }},
       {390,
        [](const Folder&) {
@@ -229,7 +232,7 @@ const std::map<int, Provoke>& rows() {
          HostArray array = make_array("w", DType::F32, {4});
          CheckpointContent content = small_content(1, array);
          content.groups[0].tensors[0].bytes = std::size_t{1} << 60;  // what the check counts; nothing is read
-         make_directories(folder / "r");
+         make_directories(checkpoints_folder(folder / "r"));
          check_free_space(folder / "r", content);
        }},
       {435, [](const Folder& folder) { CheckpointReader(checkpoint_path(small_run(folder), 1)).require_names({"w", "v"}, false); }},
@@ -241,9 +244,9 @@ const std::map<int, Provoke>& rows() {
          write_file_atomically(join_path(config.checkpoint.save, "letter.txt"), "mine");
          train(config, {});
        }},
-      {470, [](const Folder&) { parse_hf_config("{}", "config.json"); }},
+      {470, [](const Folder&) { parse_hf_config("{\"model_type\": \"qwen3_5_text\"}", "config.json"); }},
       {471, [](const Folder& folder) { HfModel(changed_model(folder, "\"silu\"", "\"gelu\"")); }},
-      {472, [](const Folder& folder) { HfModel(changed_model(folder, "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true")); }},
+      {472, [](const Folder& folder) { HfModel(changed_model(folder, "\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false")); }},
       {473, [](const Folder& folder) { HfModel(changed_model(folder, "\"intermediate_size\": ", "\"intermediate_size\": 1")); }},
       {500,
        [](const Folder& folder) {
@@ -272,6 +275,14 @@ const std::map<int, std::string>& unreachable() {
   return codes;
 }
 
+// Codes whose fault takes a machinery that has a test of its own: file, and what stands in it.
+const std::map<int, std::pair<std::string, std::string>>& reached_elsewhere() {
+  static const std::map<int, std::pair<std::string, std::string>> codes = {
+      {125, {"tests/autograd/offload_protocol_test.cpp", "ErrorCode::ConfigModuleNeverRan"}},
+  };
+  return codes;
+}
+
 class EveryError : public ::testing::TestWithParam<int> {};
 
 TEST_P(EveryError, is_reached_with_code_place_and_fix) {
@@ -282,7 +293,9 @@ TEST_P(EveryError, is_reached_with_code_place_and_fix) {
     rows().at(number)(folder);
   } catch (const Error& error) {
     const std::string message = error.what();
-    EXPECT_EQ(message.rfind(code, 0), 0u) << message;
+    // Faults of a configuration come together, a line each.
+    const bool together = error.code() == ErrorCode::ConfigInvalid && message.find("\n" + code) != std::string::npos;
+    EXPECT_TRUE(message.rfind(code, 0) == 0 || together) << message;
     const ErrorEntry& entry = error_entry(static_cast<ErrorCode>(number));
     EXPECT_EQ(error.exit_code(), entry.exit_code) << message;
     if (static_cast<int>(error.code()) == number && number != 800) {
@@ -305,10 +318,14 @@ TEST(Errors, every_code_has_a_row_or_a_reason) {
   for (const ErrorEntry& entry : error_table()) {
     const int number = static_cast<int>(entry.code);
     const bool has_row = rows().count(number) == 1, has_reason = unreachable().count(number) == 1;
-    EXPECT_NE(has_row, has_reason) << "E" << number << " " << entry.title;
+    const bool elsewhere = reached_elsewhere().count(number) == 1;
+    EXPECT_EQ(has_row + has_reason + elsewhere, 1) << "E" << number << " " << entry.title;
   }
   for (const auto& [number, reason] : unreachable()) std::cout << "not reached: E" << number << ": " << reason << "\n";
-  std::cout << rows().size() << " codes reached of " << error_table().size() << "\n";
+  for (const auto& [number, place] : reached_elsewhere()) {
+    EXPECT_THAT(read_file(std::string(DELTRON_SOURCE_DIR) + "/" + place.first), HasSubstr(place.second));
+  }
+  std::cout << rows().size() + reached_elsewhere().size() << " codes reached of " << error_table().size() << "\n";
 }
 
 TEST(Errors, several_faults_of_a_configuration_come_together_with_the_exit_code_of_usage) {

@@ -1,7 +1,7 @@
 // Gated delta rule 2: decay and erasure by key channel, writing by value channel; chunked (C = 64) forward and backward:
-//   S <- Diag(e^g) S;  u = w o v - S^T (b o k);  S <- S + k u^T;  o = S^T (scale q)      state S [K,V] in the compute type
-// Mathematics and equation numbers: docs/gdn.md. Value head j reads key head j / (Hv/Hk) and gate head j / (Hv/Hg); the gate
-// heads Hg are those of the keys or those of the values. b = w = beta by token gives Kimi Delta Attention (KDA).
+//   S <- Diag(e^g) S;  u = w o v - (b o k) S;  S <- S + k^T u;  o = scale q S          state S [K,V] in the compute type
+// that is docs/gdn.md (12.1)-(12.3), computed as 12.3 and 12.4 there. Value head j reads key head j / (Hv/Hk) and gate head j /
+// (Hv/Hg); the gate heads Hg are those of the keys or those of the values. b = w = beta by token gives Kimi Delta Attention (KDA).
 #pragma once
 
 #include "kernels/delta_rule.h"
@@ -9,7 +9,7 @@
 
 namespace deltron::kernels {
 
-// Raw gates: g = -exp(A_log) softplus(f + dt_bias), b = sigmoid(b_raw), doubled with allow_neg_eigval, w = sigmoid(w_raw).
+// Raw gates: g = -exp(A_log) softplus(f + dt_bias), b = sigmoid(b_raw), doubled with allow_neg_eigval, w = sigmoid(w_raw): (12.8).
 struct GatedDeltaRule2ForwardArgs {
   std::int64_t tokens = 0, key_heads = 0, value_heads = 0, gate_heads = 0, key_dim = 0, value_dim = 0;
   Documents documents;
@@ -34,7 +34,8 @@ struct GatedDeltaRule2ForwardArgs {
   Workspace workspace;
 };
 
-// Needs nothing that forward kept: the inverse of a chunk is rebuilt in full precision, which costs less than mending a rounded one.
+// Needs nothing that forward kept: the inverse of a chunk is rebuilt in full precision, which costs less than mending a rounded
+// one.
 struct GatedDeltaRule2BackwardArgs {
   std::int64_t tokens = 0, key_heads = 0, value_heads = 0, gate_heads = 0, key_dim = 0, value_dim = 0;
   Documents documents;

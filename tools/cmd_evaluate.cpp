@@ -29,6 +29,8 @@ class EvaluateCommand : public Command {
     options.rest("section.key=value", overrides_, false, "overrides of the run's configuration");
   }
   ExitCode run(CommandIo& io) override {
+    if (seq_length_ < 0 || max_batches_ < 0) usage_error(name(), "--seq-length and --max-batches are at least 0 (0: the default)");
+    if (samples_ < 1) usage_error(name(), "--samples is at least 1");
     LoadedModel loaded = load_model(run_, step_, overrides_);
     EvaluateOptions options;
     options.split = parse_split_name(split_);
@@ -50,9 +52,11 @@ class EvaluateCommand : public Command {
       line["perplexity"] = result.perplexity();
       line["accuracy"] = result.accuracy();
       line["predictions"] = result.predictions;
-      line["characters"] = result.characters;
-      line["bits_per_character"] = result.bits_per_character();
-      line["bits_per_byte"] = result.bits_per_byte();
+      // Of a part of the split there is no count of characters to divide by.
+      const bool counted = result.characters > 0;
+      line["characters"] = counted ? nlohmann::ordered_json(result.characters) : nlohmann::ordered_json(nullptr);
+      line["bits_per_character"] = counted ? nlohmann::ordered_json(result.bits_per_character()) : nlohmann::ordered_json(nullptr);
+      line["bits_per_byte"] = result.bytes > 0 ? nlohmann::ordered_json(result.bits_per_byte()) : nlohmann::ordered_json(nullptr);
       line["seconds"] = result.seconds;
       lines.push_back(line);
     }

@@ -32,7 +32,7 @@ class GenerateCommand : public Command {
     options.value("--step", step_, "N", "checkpoint [the newest complete one]");
   }
   ExitCode run(CommandIo& io) override {
-    if (generate_.temperature < 0) usage_error(name(), "--temperature must be at least 0");
+    if (!(generate_.temperature >= 0 && generate_.temperature < 1e6)) usage_error(name(), "--temperature must be at least 0");
     if (generate_.max_tokens < 0) usage_error(name(), "--max-tokens must be at least 0");
     if (!(generate_.top_p > 0 && generate_.top_p <= 1)) usage_error(name(), "--top-p must lie in (0, 1]");
     if (stop_at_eod_ && ignore_eod_) usage_error(name(), "--stop-at-eod and --ignore-eod exclude each other");
@@ -51,7 +51,7 @@ class GenerateCommand : public Command {
     const GenerateReport report = generate(loaded.session, tokens, generate_, [&](std::int32_t id) {
       if (id < tokenizer->vocab_size() && id != tokenizer->eod_id()) io.out << tokenizer->decode({id}) << std::flush;
     });
-    io.out << "\n";
+    io.out << "\n" << std::flush;
     log_info("prompt of " + thousands(report.prompt_tokens) + " tokens in " + fixed(1000 * report.prompt_seconds, 1) + " ms; " +
              thousands(report.drawn) + " tokens drawn, " +
              fixed(report.seconds > 0 ? static_cast<double>(report.drawn - 1) / report.seconds : 0.0, 0) + " a second" +

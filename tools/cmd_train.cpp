@@ -33,8 +33,16 @@ class TrainCommand : public Command {
   }
   ExitCode run(CommandIo& io) override {
     if (!resume_.empty()) overrides_.push_back("checkpoint.resume=" + resume_);
-    if (minutes_ < 0) usage_error(name(), "--minutes must be above 0");
+    const bool timed = minutes_ != kNotGiven;
+    if (timed && !(minutes_ > 0 && minutes_ <= kMostMinutes)) usage_error(name(), "--minutes must be above 0 and at most 1,000,000");
     const RunConfig config = load_run_config(config_, overrides_);
+    if (config.training.device == DeviceKind::Meta && !dry_run_) {
+      throw Error(ErrorCode::ConfigNotAvailable, ErrorText{"training.device: meta counts memory and computes nothing", "deltron train", "",
+                                                           "a run needs a device that computes", "use 'deltron plan', or training.device=cpu"});
+    }
+    if (dry_run_ && (timed || weights_only_ || !resume_.empty() || !inject_nan_.empty())) {
+      usage_error(name(), "--dry-run trains nothing: --minutes, --resume and --weights-only have no effect with it");
+    }
     if (dry_run_) {
       io.out << to_text(make_plan(config));
       const std::int64_t samples = config.training.train_iters * config.training.global_batch_size;
@@ -43,7 +51,7 @@ class TrainCommand : public Command {
     }
     TrainOptions options;
     options.command = io.arguments;
-    options.minutes = minutes_;
+    options.minutes = timed ? minutes_ : 0;
     options.inject_nan = parse_nan_injection(inject_nan_);
     options.weights_only = weights_only_;
     const TrainOutcome outcome = train(config, options);
@@ -66,7 +74,8 @@ class TrainCommand : public Command {
 
  private:
   std::string config_, resume_, inject_nan_;
-  double minutes_ = 0;
+  static constexpr double kNotGiven = -1e300, kMostMinutes = 1e6;
+  double minutes_ = kNotGiven;
   bool dry_run_ = false, weights_only_ = false;
   std::vector<std::string> overrides_;
 };

@@ -30,6 +30,10 @@ LoadedModel load_model(const std::string& run, const std::string& step, const st
                             "--step names a complete checkpoint", "leave --step out for the newest one"});
     }
   }
+  if (config.training.device == DeviceKind::Meta) {
+    throw Error(ErrorCode::ConfigNotAvailable, ErrorText{"training.device: meta computes nothing", run, "", "a model is run on a device that computes",
+                                                         "use training.device=cpu"});
+  }
   LoadedModel loaded;
   loaded.session = make_session(config, false, config.training.device);
   const CheckpointReader reader(path);

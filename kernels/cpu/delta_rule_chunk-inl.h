@@ -148,7 +148,8 @@ struct KeyTiles {
   }
   // d_q, d_k [64, Kp] through the normalisation, then out.
   template <class Args>
-  void store_gradients(const DeltaRuleInputs& in, const Args& args, const Chunk& chunk, std::int64_t key_head, T* d_q, T* d_k) const {
+  void store_gradients(const DeltaRuleInputs& in, const Args& args, const Chunk& chunk, std::int64_t key_head, T* d_q,
+                       T* d_k) const {
     const std::int64_t kp = in.padded_key();
     if (in.use_qk_l2norm) {
       normalise_rows_backward(d_q, q, q_rstd, chunk.tokens, kp);

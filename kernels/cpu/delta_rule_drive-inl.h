@@ -167,8 +167,8 @@ struct DeltaRuleHandover {
 };
 
 // Scratch, besides the steps of forward: load_chunk (keys, queries and their products), first_inverse, inverse -> t,
-// load_output_gradient, local_update_gradient -> dU, update_gradient -> dU, Z, state_gradient -> D, begin_gate_head, head_gradients,
-// finish_gate_head, store_keys, add_gate_parameters.
+// load_output_gradient, local_update_gradient -> dU, update_gradient -> dU, Z, state_gradient -> D, begin_gate_head,
+// head_gradients, finish_gate_head, store_keys, add_gate_parameters.
 template <class Scratch>
 class DeltaRuleBackward {
  public:

@@ -26,10 +26,10 @@ struct DeltaRuleInputs {
   double scale = 1;
   const void* initial_state = nullptr;
 
-  std::int64_t group() const { return value_heads / key_heads; }           // value heads of a key head
-  std::int64_t gate_group() const { return value_heads / gate_heads; }     // value heads of a gate head
-  std::int64_t gates_of_key() const { return gate_heads / key_heads; }     // gate heads of a key head
-  std::int64_t padded_key() const { return (key_dim + 15) / 16 * 16; }     // leading dimensions of tiles
+  std::int64_t group() const { return value_heads / key_heads; }        // value heads of a key head
+  std::int64_t gate_group() const { return value_heads / gate_heads; }  // value heads of a gate head
+  std::int64_t gates_of_key() const { return gate_heads / key_heads; }  // gate heads of a key head
+  std::int64_t padded_key() const { return (key_dim + 15) / 16 * 16; }  // leading dimensions of tiles
   std::int64_t padded_value() const { return (value_dim + 15) / 16 * 16; }
 };
 // One decay and one write strength a token and value head.

@@ -1,4 +1,4 @@
-// Backward of the gated delta rule 2, chunked (kernels/gated_delta_rule_2.h): entry points. Knows no autograd.
+// Backward of gated delta rule 2, chunked (kernels/gated_delta_rule_2.h; docs/gdn.md 12.4): entry points. Knows no autograd.
 #include "kernels/gated_delta_rule_2.h"
 
 #include "kernels/cpu/simd_targets.h"
@@ -15,7 +15,8 @@ HWY_BEFORE_NAMESPACE();
 namespace deltron::kernels::cpu::HWY_NAMESPACE {
 
 // Returns the bytes of workspace; runs unless `count_only`.
-std::int64_t delta_rule_2_backward(const GatedDeltaRule2BackwardArgs& args, const ChunkPlan& plan, ThreadPool& pool, bool count_only) {
+std::int64_t delta_rule_2_backward(const GatedDeltaRule2BackwardArgs& args, const ChunkPlan& plan, ThreadPool& pool,
+                                   bool count_only) {
   return drive<DeltaRuleBackward, ChannelBackward>(args, channel_gate_inputs(args), plan, pool, count_only);
 }
 

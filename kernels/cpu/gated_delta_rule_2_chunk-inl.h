@@ -1,10 +1,11 @@
 // One chunk of gated delta rule 2 forward: gates by channel with their cumulative decay, the products of token pairs, and the steps
-// that delta_rule_drive-inl.h puts in order. Compiled once a Highway target. Equation numbers: docs/gdn.md.
+// that delta_rule_drive-inl.h puts in order. Compiled once a Highway target. Numbers in brackets are equations
+// of docs/gdn.md.
 //
 // Decay never enters as an exponent that could be positive: everything is built from e^g <= 1 of single tokens, multiplied along
-// the chunk. A chunk is cut into sub-blocks of 16 rows. Pairs in different sub-blocks share an anchor at the border before the later
-// one (both factors are products of e^g, hence <= 1); pairs inside one sub-block go row by row. g = -inf is an exact reset, g = 0
-// the rule without decay to the bit. Rows past the last token are zero with e^g = 1, so that sub-blocks are always whole.
+// the chunk. A chunk is cut into sub-blocks of 16 rows. Pairs in different sub-blocks share an anchor at the border before the
+// later one (both factors are products of e^g, hence <= 1); pairs inside one sub-block go row by row. g = -inf is an exact reset, g
+// = 0 the rule without decay to the bit. Rows past the last token are zero with e^g = 1, so that sub-blocks are always whole.
 #if defined(DELTRON_KERNELS_CPU_GATED_DELTA_RULE_2_CHUNK_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTRON_KERNELS_CPU_GATED_DELTA_RULE_2_CHUNK_INL_H
 #undef DELTRON_KERNELS_CPU_GATED_DELTA_RULE_2_CHUNK_INL_H
@@ -23,25 +24,25 @@ inline constexpr std::int64_t kSubBlock = 16;
 // Gates of one (chunk, gate head) and what they make of keys and queries; tiles [64, Kp], valid up to a whole sub-block.
 template <class T>
 struct ChannelGates {
-  T* decay;           // e^g
-  T* erase;           // b
-  T* erased;          // c = b o k
-  T* in_block;        // product of e^g from the first row of the sub-block to this one
-  T* to_block_end;    // product of e^g after this row to the last of the sub-block
-  T* from_start;      // e^G
-  T* to_end;          // e^(G_last - G)
-  T* erased_start;    // -c o e^G: reads the old state
-  T* key_end;         // k o e^(G_last - G): writes the next state
-  T* query_start;     // s q o e^G
-  T* erased_block;    // c o in_block
-  T* query_block;     // q o in_block
-  T* block;           // [4, Kp] products over whole sub-blocks
-  T* whole;           // [Kp] e^G_last
-  T* bias;            // [Kp] Raw: dt_bias
-  T* log_decay;       // g; Raw and backward only, else null
-  T* slope;           // d softplus / d f, likewise
-  T* erase_slope;     // d b / d b_raw, likewise
-  T rate;             // Raw: e^A_log
+  T* decay;         // e^g
+  T* erase;         // b
+  T* erased;        // c = b o k
+  T* in_block;      // product of e^g from the first row of the sub-block to this one
+  T* to_block_end;  // product of e^g after this row to the last of the sub-block
+  T* from_start;    // e^G
+  T* to_end;        // e^(G_last - G)
+  T* erased_start;  // -c o e^G: reads the old state
+  T* key_end;       // k o e^(G_last - G): writes the next state
+  T* query_start;   // s q o e^G
+  T* erased_block;  // c o in_block
+  T* query_block;   // q o in_block
+  T* block;         // [4, Kp] products over whole sub-blocks
+  T* whole;         // [Kp] e^G_last
+  T* bias;          // [Kp] Raw: dt_bias
+  T* log_decay;     // g; Raw and backward only, else null
+  T* slope;         // d softplus / d f, likewise
+  T* erase_slope;   // d b / d b_raw, likewise
+  T rate;           // Raw: e^A_log
 
   void carve(Carver& carver, std::int64_t kp, bool slopes) {
     for (T** tile : {&decay, &erase, &erased, &in_block, &to_block_end, &from_start, &to_end, &erased_start, &key_end, &query_start,
@@ -138,11 +139,12 @@ struct ChannelGates {
   }
 };
 
-// m_ij = sum_d c_id k_jd e^(G_id - G_jd) for j < i and p_ij = s sum_d q_id k_jd e^(G_id - G_jd) for j <= i, inside the sub-block that
-// begins at row `first`; zeros above the diagonal of the sub-block. Lanes are the columns j; k_t [Kp, 64]. Each channel carries
-// k_j e^(G_i - G_j) from row to row.
+// (12.10) m_ij = sum_d c_id k_jd e^(G_id - G_jd) for j < i and (12.11) p_ij = s sum_d q_id k_jd e^(G_id - G_jd) for j <= i, inside
+// the sub-block that begins at row `first`; zeros above the diagonal of the sub-block. Lanes are the columns j; k_t [Kp, 64]. Each
+// channel carries k_j e^(G_i - G_j) from row to row.
 template <bool kWantM, bool kWantP, class T>
-void pairs_in_block(const ChannelGates<T>& gates, const T* k_t, const T* q, std::int64_t kp, T scale, std::int64_t first, T* m, T* p) {
+void pairs_in_block(const ChannelGates<T>& gates, const T* k_t, const T* q, std::int64_t kp, T scale, std::int64_t first, T* m,
+                    T* p) {
   const TileTag<T> d;
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
   constexpr int kChannels = 4;
@@ -220,7 +222,7 @@ struct ChannelChunk {
     gates.accumulate(round_up_16(chunk.tokens), in.padded_key(), static_cast<T>(in.scale), keys.k, with_queries ? keys.q : nullptr);
   }
 
-  // M into m and s P into p where these are not null.
+  // M (12.10) into m and s P (12.11) into p where these are not null.
   void make_pairs(const Inputs& in, const Chunk& chunk, T* m, T* p) {
     const std::int64_t kp = in.padded_key(), padded = round_up_16(chunk.tokens);
     const T scale = static_cast<T>(in.scale);
@@ -248,7 +250,7 @@ struct ChannelChunk {
     }
   }
 
-  // U = T R, R = w o V - (c o e^G) S;  S' = Diag(e^G_last) S + (k o e^(G_last - G))^T U.
+  // (12.12) U = T R, R = w o V - (c o e^G) S;  (12.14) S' = Diag(e^G_last) S + (k o e^(G_last - G))^T U.
   void update(const Inputs& in, const Chunk& chunk, std::int64_t head, const T* t, const T* state, T*, T* u) {
     const std::int64_t kp = in.padded_key(), vp = in.padded_value(), tokens = chunk.tokens;
     load_values(in, chunk, head);
@@ -316,7 +318,7 @@ struct ChannelForward : ChannelChunk<T> {
     this->make_pairs(in, chunk, want_m ? m : nullptr, want_p ? p : nullptr);
   }
   void keep_inverse(const Inputs&, const Args&, const Chunk&, std::int64_t, const T*) const {}  // backward rebuilds it
-  // O = s (q o e^G) S + s P U.
+  // (12.13) O = s (q o e^G) S + s P U.
   void output(const Inputs& in, const Chunk& chunk, const T* state, const T* update, T* out) {
     const std::int64_t kp = in.padded_key(), vp = in.padded_value(), tokens = chunk.tokens;
     multiply<Part::Full, false>(this->gates.query_start, kp, state, vp, out, vp, tokens, vp, in.key_dim, false);

@@ -1,4 +1,4 @@
-// Forward of the gated delta rule 2, chunked (kernels/gated_delta_rule_2.h): entry points. Knows no gradients.
+// Forward of gated delta rule 2, chunked (kernels/gated_delta_rule_2.h; docs/gdn.md 12.3): entry points. Knows no gradients.
 #include "kernels/gated_delta_rule_2.h"
 
 #include <string>
@@ -18,7 +18,8 @@ HWY_BEFORE_NAMESPACE();
 namespace deltron::kernels::cpu::HWY_NAMESPACE {
 
 // Returns the bytes of workspace; runs unless `count_only`.
-std::int64_t delta_rule_2_forward(const GatedDeltaRule2ForwardArgs& args, const ChunkPlan& plan, ThreadPool& pool, bool count_only) {
+std::int64_t delta_rule_2_forward(const GatedDeltaRule2ForwardArgs& args, const ChunkPlan& plan, ThreadPool& pool,
+                                  bool count_only) {
   return drive<DeltaRuleForward, ChannelForward>(args, channel_gate_inputs(args), plan, pool, count_only);
 }
 

@@ -1,5 +1,6 @@
-// Gradients of one chunk of gated delta rule 2 (docs/gdn.md): scratch of a thread and the steps that delta_rule_drive-inl.h puts in
-// order. What depends on the gates alone is done once a gate head, on sums over its value heads. Compiled once a Highway target.
+// Gradients of one chunk of gated delta rule 2 (docs/gdn.md 12.4): scratch of a thread and the steps that delta_rule_drive-inl.h
+// puts in order. What depends on the gates alone is done once a gate head, on sums over its value heads. Compiled once a Highway
+// target.
 #if defined(DELTRON_KERNELS_CPU_GATED_DELTA_RULE_2_GRADIENTS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTRON_KERNELS_CPU_GATED_DELTA_RULE_2_GRADIENTS_INL_H
 #undef DELTRON_KERNELS_CPU_GATED_DELTA_RULE_2_GRADIENTS_INL_H
@@ -25,8 +26,8 @@ struct ChannelBackward : ChannelChunk<T> {
 
   T* p;             // [64, 64] s P
   const T* t;       // [64, 64] of the handover
-  T* x;             // [64, 64] sum of dO U^T, then dP; M while T is made
-  T* n;             // [64, 64] sum of Z U^T, then dM
+  T* x;             // [64, 64] sum of dO U^T, then X; M while T is made
+  T* n;             // [64, 64] sum of Z U^T, then N
   T* d_q;           // [64, Kp] sums over the gate heads of the key head
   T* d_k;           // [64, Kp]
   T* d_o;           // [64, Vp]
@@ -83,18 +84,18 @@ struct ChannelBackward : ChannelChunk<T> {
   void load_output_gradient(const Inputs& in, const Args& args, const Chunk& chunk, std::int64_t head) {
     load_tile<T>(in.dtype, args.d_o, in.documents, chunk, head, in.value_dim, d_o, in.padded_value());
   }
-  // dU of what the chunk's own outputs read: s P^T dO.
+  // dU of what the chunk's own outputs read: s P^T dO, the first term of (12.15).
   void local_update_gradient(const Inputs& in, const Chunk& chunk, T* du) {
     const std::int64_t vp = in.padded_value();
     multiply<Part::LowerA, true>(p, kChunk, d_o, vp, du, vp, chunk.tokens, vp, chunk.tokens, false);
   }
-  // dU += (k o e^(G_last - G)) D';  Z = T^T dU.
+  // (12.15) dU += (k o e^(G_last - G)) D';  Z = T^T dU.
   void update_gradient(const Inputs& in, const Chunk& chunk, const T* d_state, T* du, T* dz) {
     const std::int64_t kp = in.padded_key(), vp = in.padded_value(), tokens = chunk.tokens;
     multiply<Part::Full, false>(gates.key_end, kp, d_state, vp, du, vp, tokens, vp, in.key_dim, true);
     multiply<Part::LowerA, true>(t, kChunk, du, vp, dz, vp, tokens, vp, tokens, false);
   }
-  // D = Diag(e^G_last) D' + s (q o e^G)^T dO - (c o e^G)^T Z.
+  // (12.22) D = Diag(e^G_last) D' + s (q o e^G)^T dO - (c o e^G)^T Z.
   void state_gradient(const Inputs& in, const Chunk& chunk, const T* dz, T* d_state) {
     const std::int64_t kp = in.padded_key(), vp = in.padded_value(), tokens = chunk.tokens;
     this->decay_state(in, d_state);
@@ -104,7 +105,7 @@ struct ChannelBackward : ChannelChunk<T> {
 
   void begin_gate_head(const Inputs&, const Chunk&, bool first) { first_of_key_head = first; }
 
-  // dv, dw, and this value head's share of everything that finish_gate_head needs.
+  // dv, dw (12.16), and this value head's share of everything that finish_gate_head needs.
   void head_gradients(const Inputs& in, const Args& args, const Chunk& chunk, std::int64_t head, const T* state, const T* d_state,
                       const T*, const T* u, const T* dz) {
     const TileTag<T> d;
@@ -170,8 +171,8 @@ struct ChannelBackward : ChannelChunk<T> {
   void through_gates(const Inputs& in, std::int64_t tokens, double* partial);
 };
 
-// x = dP = s tril(dO U^T), n = dM = -tril_(Z U^T): zeros above the diagonal up to the end of the sub-block, and in rows past the
-// last token.
+// (12.17) x = X = s tril(dO U^T), n = N = -tril_(Z U^T): zeros above the diagonal up to the end of the sub-block, and in rows past
+// the last token.
 template <class T>
 void ChannelBackward<T>::mask_pairs(std::int64_t tokens, std::int64_t padded, T scale) {
   const TileTag<T> d;
@@ -189,8 +190,8 @@ void ChannelBackward<T>::mask_pairs(std::int64_t tokens, std::int64_t padded, T 
   }
 }
 
-// Pairs in different sub-blocks, as products around the border before the later one: their part of dQ and dC (rows of d_query,
-// d_erased), of dk (keys_after) and, where both lie outside a sub-block, of its dg (crossing).
+// Pairs of (12.18)-(12.20) in different sub-blocks, as products around the border before the later one: their part of dQ and dC
+// (rows of d_query, d_erased), of dk (keys_after) and, where both lie outside a sub-block, of its dg (crossing).
 template <class T>
 void ChannelBackward<T>::pairs_of_sub_blocks(std::int64_t padded, std::int64_t kp) {
   std::fill(d_query, d_query + kSubBlock * kp, T(0));
@@ -234,9 +235,10 @@ void ChannelBackward<T>::pairs_of_sub_blocks(std::int64_t padded, std::int64_t k
   }
 }
 
-// One vector of channels of one sub-block: adds the pairs inside it to d_query, d_erased and keys_after (which becomes the pair part
-// of dk), and sets d_decay to the part of dg_t from pairs j < t <= i. No term is added that another one would have to take away:
-// sums over rows from t on, over columns before t, over pairs inside on both sides of t, and over pairs around the sub-block.
+// One vector of channels of one sub-block: adds the pairs inside it to d_query, d_erased and keys_after (which becomes the pair
+// part of dk), and sets d_decay to the part of dg_t from pairs j < t <= i, the first sum of (12.23). No term is added that another
+// one would have to take away: sums over rows from t on, over columns before t, over pairs inside on both sides of t, and over
+// pairs around the sub-block.
 template <class T>
 void ChannelBackward<T>::pairs_inside(std::int64_t first, std::int64_t kp, std::int64_t channel) {
   const TileTag<T> d;
@@ -284,7 +286,8 @@ void ChannelBackward<T>::pairs_inside(std::int64_t first, std::int64_t kp, std::
   }
 }
 
-// One vector of channels: adds what passes through the old and the next state, then dq, dk, db and dg of this gate head are whole.
+// One vector of channels: adds what passes through the old and the next state, then dq, dk, db (12.21) and dg (12.23) of this gate
+// head are whole.
 template <class T>
 void ChannelBackward<T>::through_states(std::int64_t tokens, std::int64_t kp, std::int64_t channel, T scale) {
   const TileTag<T> d;
@@ -314,7 +317,7 @@ void ChannelBackward<T>::through_states(std::int64_t tokens, std::int64_t kp, st
   }
 }
 
-// Raw gates: dg -> df with the sums for A_log and dt_bias; db -> db_raw.
+// (12.9) Raw gates: dg -> df with the sums for A_log and dt_bias; db -> db_raw.
 template <class T>
 void ChannelBackward<T>::through_gates(const Inputs& in, std::int64_t tokens, double* partial) {
   const std::int64_t kp = in.padded_key();

@@ -148,10 +148,8 @@ struct GatedChunk {
   void key_products(const Inputs& in, const Chunk& chunk, bool want_m, bool want_p) {
     const std::int64_t padded = round_up_16(chunk.tokens), kp = in.padded_key();
     keys.transpose_keys(in, chunk);
-    if (want_m)
-      multiply<Part::LowerC, false>(keys.k, kp, keys.k_t, kChunk, kk, kChunk, chunk.tokens, padded, in.key_dim, false);
-    if (want_p)
-      multiply<Part::LowerC, false>(keys.q, kp, keys.k_t, kChunk, qk, kChunk, chunk.tokens, padded, in.key_dim, false);
+    if (want_m) multiply<Part::LowerC, false>(keys.k, kp, keys.k_t, kChunk, kk, kChunk, chunk.tokens, padded, in.key_dim, false);
+    if (want_p) multiply<Part::LowerC, false>(keys.q, kp, keys.k_t, kChunk, qk, kChunk, chunk.tokens, padded, in.key_dim, false);
   }
   void load_gates(const Inputs& in, const Chunk& chunk, std::int64_t head, bool) {
     deltron::kernels::cpu::HWY_NAMESPACE::load_gates(in, chunk, head, gates);

@@ -1,5 +1,5 @@
-// Gradients of one chunk of the gated delta rule (docs/gdn.md section 7): scratch of a thread and the steps that delta_rule_drive-inl.h puts
-// in order. Compiled once a Highway target.
+// Gradients of one chunk of the gated delta rule (docs/gdn.md section 7): scratch of a thread and the steps that
+// delta_rule_drive-inl.h puts in order. Compiled once a Highway target.
 #if defined(DELTRON_KERNELS_CPU_GATED_DELTA_RULE_GRADIENTS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTRON_KERNELS_CPU_GATED_DELTA_RULE_GRADIENTS_INL_H
 #undef DELTRON_KERNELS_CPU_GATED_DELTA_RULE_GRADIENTS_INL_H
@@ -235,7 +235,8 @@ void GatedBackward<T>::head_gradients(const Inputs& in, const Args& args, const 
 }
 
 template <class T>
-void GatedBackward<T>::finish_gate_head(const Inputs& in, const Args& args, const Chunk& chunk, std::int64_t head, double* partial) {
+void GatedBackward<T>::finish_gate_head(const Inputs& in, const Args& args, const Chunk& chunk, std::int64_t head,
+                                        double* partial) {
   const std::int64_t tokens = chunk.tokens;
   // dg_t (7.10): pairs across t, reads of the old state from t on, writes before t that reach the next state, and the old state
   // itself.

@@ -12,8 +12,8 @@ void DeltaRuleChecks::require(bool condition, const std::string& what, const std
 
 void DeltaRuleChecks::shape_is(const Tensor& tensor, const char* name, const Shape& expected) const {
   require(tensor.defined(), std::string(name) + " is missing", "", "every input of the declared gate form is given");
-  require(tensor.shape() == expected, std::string("shape of ") + name, shape_text(tensor.shape()) + ", declared " + shape_text(expected),
-          "shapes follow the options");
+  require(tensor.shape() == expected, std::string("shape of ") + name,
+          shape_text(tensor.shape()) + ", declared " + shape_text(expected), "shapes follow the options");
 }
 
 void DeltaRuleChecks::dtypes(const Tensor& q, const Tensor& k, const Tensor& v) const {

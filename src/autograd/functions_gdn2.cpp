@@ -54,8 +54,8 @@ class GatedDeltaRule2Node : public Node {
 
   void backward(Context& ctx, BackwardCall& call) override {
     const auto given = [](const SavedTensor& saved) { return saved.defined() ? saved.get() : Tensor(); };
-    const GatedDeltaRule2Inputs in{q.get(),      k.get(),        v.get(),             decay.get(), b.get(), w.get(),
-                                   given(A_log), given(dt_bias), given(initial_state)};
+    const GatedDeltaRule2Inputs in{q.get(), k.get(),      v.get(),        decay.get(),         b.get(),
+                                   w.get(), given(A_log), given(dt_bias), given(initial_state)};
     const DType compute = compute_dtype(in.q.dtype());
     const Tensor d_out = call.output_gradient(0);
     const Tensor d_final = options.output_final_state ? call.output_gradient(1) : Tensor();
@@ -71,7 +71,8 @@ class GatedDeltaRule2Node : public Node {
     args.dq = mutable_head_view(dq);
     args.dk = mutable_head_view(dk);
     args.dv = mutable_head_view(dv);
-    // The kernel writes all gate gradients in one type: gates of several types (g in fp32 beside bf16 b and w) go through the compute type.
+    // The kernel writes all gate gradients in one type: gates of several types (g in fp32 beside bf16 b and w) go through the
+    // compute type.
     const Tensor* gates[] = {&in.decay, &in.b, &in.w};
     const bool one_type = in.decay.dtype() == in.b.dtype() && in.b.dtype() == in.w.dtype();
     Tensor wanted[3], written[3];
@@ -113,7 +114,8 @@ class GatedDeltaRule2Node : public Node {
   }
 };
 
-void check_rule_inputs(const GatedDeltaRule2Inputs& in, const SequenceLayout& layout, const GatedDeltaRule2Options& options, const char* op) {
+void check_rule_inputs(const GatedDeltaRule2Inputs& in, const SequenceLayout& layout, const GatedDeltaRule2Options& options,
+                       const char* op) {
   const DeltaRuleChecks checks(op);
   const std::int64_t T = layout.tokens(), heads = gate_head_count(options);
   checks.common(in, layout, options, options.gate_form == kernels::GateForm::Raw, {heads}, {heads * options.key_dim});
@@ -134,8 +136,8 @@ GatedDeltaRuleResult gated_delta_rule_2(Context& ctx, const GatedDeltaRule2Input
   GatedDeltaRuleResult result;
   result.out = Tensor::empty(ctx, {T, Hv * options.value_dim}, in.q.dtype(), name);
   if (options.output_final_state) {
-    result.final_state =
-        Tensor::empty(ctx, {layout->documents(), Hv, options.key_dim, options.value_dim}, compute_dtype(in.q.dtype()), "final_state");
+    result.final_state = Tensor::empty(ctx, {layout->documents(), Hv, options.key_dim, options.value_dim},
+                                       compute_dtype(in.q.dtype()), "final_state");
   }
   kernels::GatedDeltaRule2ForwardArgs args;
   fill_inputs(args, in, *layout, options);

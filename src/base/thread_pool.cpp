@@ -20,7 +20,7 @@
 namespace deltron {
 namespace {
 
-std::vector<int> allowed_cores() {
+std::vector<int> read_core_mask() {
   cpu_set_t set;
   CPU_ZERO(&set);
   std::vector<int> cores;
@@ -30,6 +30,12 @@ std::vector<int> allowed_cores() {
     }
   }
   if (cores.empty()) cores.push_back(0);
+  return cores;
+}
+
+// The process's cores as they were before any pool pinned a thread: a second pool, or a plan beside a run, sees the same ones.
+const std::vector<int>& allowed_cores() {
+  static const std::vector<int> cores = read_core_mask();
   return cores;
 }
 
@@ -115,7 +121,7 @@ struct ThreadPool::State {
 
 ThreadPool::ThreadPool(int threads, bool pin) : state_(std::make_unique<State>()) {
   DELTRON_CHECK_GE(threads, 1, "a pool needs at least the calling thread");
-  const std::vector<int> cores = allowed_cores();
+  const std::vector<int>& cores = allowed_cores();
   for (int index = 1; index < threads; ++index) {
     try {
       state_->workers.emplace_back([state = state_.get()] { state->worker_loop(); });

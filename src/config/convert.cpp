@@ -125,16 +125,38 @@ std::optional<ConversionFault> convert_type(const Field& field, const YamlNode& 
   return std::nullopt;
 }
 
+ConversionFault illegal(const Field& field, const YamlNode& node, const ValueFault& fault) {
+  return {fault.code, {field.name() + " " + fault.what, "", fault.values, fault.rule, fault.fix}, &node};
+}
+
+// Replaces another spelling by the word that it stands for.
+std::string read_alias(const Field& field, FieldValue& value) {
+  for (const WordAlias& alias : field.aliases) {
+    if (value != FieldValue(alias.alias)) continue;
+    value = alias.word;
+    return field.name() + ": '" + alias.alias + "' is an older spelling, read as '" + alias.word + "'";
+  }
+  return "";
+}
+
 }  // namespace
 
-std::optional<ConversionFault> convert(const Field& field, const YamlNode& node, FieldValue& value) {
-  if (auto fault = convert_type(field, node, value)) return fault;
-  if (auto fault = check_value(field, value)) {
-    const bool word = fault->code == ErrorCode::ConfigUnknownWord;
-    const std::string what = field.name() + (word ? " has an unknown word" : " is out of range");
-    return ConversionFault{fault->code, {what, "", fault->values, fault->rule, fault->fix}, &node};
+std::vector<ConversionFault> convert(const Field& field, const YamlNode& node, FieldValue& value, std::string& notice) {
+  notice.clear();
+  std::vector<ConversionFault> faults;
+  if (auto fault = convert_type(field, node, value)) {
+    faults.push_back(*fault);
+    return faults;
   }
-  return std::nullopt;
+  if (field.type == FieldType::WordList) {  // every wrong entry, each at its place
+    for (const YamlNode& item : node.items) {
+      if (auto fault = check_word(field, item.text)) faults.push_back(illegal(field, item, *fault));
+    }
+    return faults;
+  }
+  notice = read_alias(field, value);
+  if (auto fault = check_value(field, value)) faults.push_back(illegal(field, node, *fault));
+  return faults;
 }
 
 }  // namespace deltron

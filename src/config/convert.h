@@ -6,12 +6,12 @@
 
 namespace deltron {
 
-// Type, then range and words. Empty where `value` was filled.
 struct ConversionFault {
   ErrorCode code;
   ErrorText text;  // without the place
   const YamlNode* node;  // at fault: an entry of a list, say
 };
-std::optional<ConversionFault> convert(const Field& field, const YamlNode& node, FieldValue& value);
+// Type, then range and words. Empty where `value` was filled; `notice` then tells of an alias that was read, or is empty.
+std::vector<ConversionFault> convert(const Field& field, const YamlNode& node, FieldValue& value, std::string& notice);
 
 }  // namespace deltron

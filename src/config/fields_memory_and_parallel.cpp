@@ -1,7 +1,19 @@
 // The keys of sections `recompute`, `offload` and `parallel`.
+#include "src/config/region_table.h"
 #include "src/config/section_fields.h"
 
 namespace deltron {
+namespace {
+
+std::vector<RefusedWord> refused(ModuleUse use) {
+  std::vector<RefusedWord> words;
+  for (const RefusedModule& module : refused_modules()) {
+    if (module.use == use) words.push_back({module.name, "rule " + std::to_string(module.number) + ": " + module.why});
+  }
+  return words;
+}
+
+}  // namespace
 
 void add_memory_and_parallel_fields(std::vector<Field>& table) {
   constexpr double kMostRanks = 1000000.0;
@@ -13,17 +25,21 @@ void add_memory_and_parallel_fields(std::vector<Field>& table) {
   r.add_words("recompute_method", &R::recompute_method, {"none", "uniform", "block"},
               "with full: groups of recompute_num_layers layers (uniform) or the first recompute_num_layers alone (block)");
   r.add("recompute_num_layers", &R::recompute_num_layers, "with full: layers a group, or layers recomputed; 0 = not set").at_least(0).in("layers");
-  r.add_word_list("recompute_modules", &R::recompute_modules,
-                  {"core_attn", "mlp", "gdn", "gdn_in_proj", "gdn_qkv", "gdn_norm_out", "gdn_qkv_block", "gdn_core_attn"},
+  r.add_word_list("recompute_modules", &R::recompute_modules, module_words(ModuleUse::Recompute),
                   "with selective: the regions; nothing is implied");
+  table.back().refused = refused(ModuleUse::Recompute);
 
   SectionFields<OffloadConfig> o(table, "offload", &RunConfig::offload);
   using O = OffloadConfig;
   o.add("fine_grained_activation_offloading", &O::fine_grained_activation_offloading, "copy chosen saved activations to host memory until backward");
-  o.add_word_list("offload_modules", &O::offload_modules, {"gdn_qkv", "gdn_core_attn", "core_attn", "attn_proj", "layer_input"},
+  o.add_word_list("offload_modules", &O::offload_modules, module_words(ModuleUse::Offload),
                   "whose saved activations are offloaded");
+  table.back().refused = refused(ModuleUse::Offload);
   o.add("min_offloaded_tensor_size", &O::min_offloaded_tensor_size, "smaller tensors stay on the device").at_least(0).in("elements");
   o.add("activation_offload_fraction", &O::activation_offload_fraction, "share of the eligible groups that is offloaded").at_least(0).at_most(1);
+  o.add("fine_grained_offloading_max_inflight_offloads", &O::fine_grained_offloading_max_inflight_offloads,
+        "copies to the host of one module that may be under way before compute waits for the oldest; 0 = waits for each; -1 = no cap of its own")
+      .at_least(-1).at_most(1000000);
 
   SectionFields<ParallelConfig> p(table, "parallel", &RunConfig::parallel);
   using P = ParallelConfig;

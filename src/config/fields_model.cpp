@@ -15,7 +15,8 @@ void add_model_fields(std::vector<Field>& table) {
       .at_least(0).at_most(kMost).in("tokens");
 
   f.add_words("experimental_attention_variant", &M::experimental_attention_variant, {"none", "gdn", "gdn2"},
-              "the linear token mixer: Gated DeltaNet (gdn), Gated DeltaNet-2 (gdn2), or softmax attention everywhere (none)");
+              "the linear token mixer: Gated DeltaNet (gdn), Gated DeltaNet-2 (gdn2), or softmax attention everywhere (none)")
+      .alias("gated_delta_net", "gdn");
   f.add("linear_attention_freq", &M::linear_attention_freq,
         "which layers are linear: an integer f puts softmax attention on layers f, 2f, ... counted from 1 (0 = linear everywhere), "
         "a list has one entry a layer, 1 = linear, 0 = softmax; -1 = not set; required with a linear variant");
@@ -29,10 +30,11 @@ void add_model_fields(std::vector<Field>& table) {
       .at_least(0).at_most(kMost).in("channels");
   f.add("linear_conv_kernel_dim", &M::linear_conv_kernel_dim, "taps of the causal depthwise convolution before the rule")
       .at_least(1).at_most(16).in("tokens");
-  f.add("allow_neg_eigval", &M::allow_neg_eigval, "beta in (0, 2) instead of (0, 1), so that the state's transition may have negative eigenvalues");
+  f.add("allow_neg_eigval", &M::allow_neg_eigval, "write strength beta (gdn) or erase gate b (gdn2) in (0, 2) instead of (0, 1), so that the state's transition may have "
+        "negative eigenvalues");
   f.add_words("linear_dt_bias_init", &M::linear_dt_bias_init, {"ones", "log_uniform"},
               "initial decay of gdn: ones (Megatron, Qwen: state fades within a few tokens until training lengthens it) or log_uniform (time steps "
-              "from 0.001 to 0.1: long memory from the start)");
+              "from 0.001 to 0.1: long memory from the start); gdn2 always starts log_uniform");
 
   f.add("num_attention_heads", &M::num_attention_heads, "query heads of softmax attention; required where a layer has it")
       .at_least(0).at_most(kMost);

@@ -2,6 +2,7 @@
 #include "src/config/loader.h"
 
 #include "src/base/file.h"
+#include "src/base/log.h"
 #include "src/base/suggest.h"
 #include "src/config/convert.h"
 #include "src/config/schema.h"
@@ -173,13 +174,17 @@ class Reader {
       loaded_.sources.unreadable.insert(field.name());
       return;
     }
-    if (auto wrong = convert(field, node, value)) {
-      const bool at_node = wrong->node->kind != YamlNode::Kind::Null && wrong->node->line > 0;
-      wrong->text.where = at_node ? place.at(wrong->node->line, wrong->node->column) : loaded_.sources.where(field.section, field.key);
-      fault(wrong->code, wrong->text);
+    std::string notice;
+    const std::vector<ConversionFault> wrongs = convert(field, node, value, notice);
+    for (const ConversionFault& wrong : wrongs) {
+      const bool at_node = wrong.node->kind != YamlNode::Kind::Null && wrong.node->line > 0;
+      ErrorText text = wrong.text;
+      text.where = at_node ? place.at(wrong.node->line, wrong.node->column) : loaded_.sources.where(field.section, field.key);
+      fault(wrong.code, text);
       loaded_.sources.unreadable.insert(field.name());
-      return;
     }
+    if (!wrongs.empty()) return;
+    if (!notice.empty()) loaded_.notices.push_back(loaded_.sources.where(field.section, field.key) + ": " + notice);
     field.set(loaded_.config, value);
   }
 
@@ -193,6 +198,7 @@ LoadedConfig validated(LoadedConfig loaded) {
     for (std::string& fault : validate(loaded.config, loaded.sources)) faults.push_back(std::move(fault));
   }
   if (!faults.empty()) throw Error::together(ErrorCode::ConfigInvalid, faults);
+  for (const std::string& notice : loaded.notices) log_warning(notice);
   return loaded;
 }
 

@@ -25,6 +25,7 @@ struct LoadedConfig {
   RunConfig config = {};
   ConfigSources sources = {};
   bool complete = true;                  // false: a syntax error cut the file short, so that missing keys mean nothing
+  std::vector<std::string> notices = {};  // older spellings that were read, with their places; load_config logs them
   std::vector<std::string> faults = {};  // formatted, in the order of the file, then overrides
 };
 

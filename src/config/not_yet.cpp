@@ -22,14 +22,11 @@ const std::vector<NotYet>& model_entries() {
 
 const std::vector<NotYet>& run_entries() {
   static const std::vector<NotYet> entries = {
-      {"recompute.recompute_granularity", {}},
-      {"recompute.recompute_method", {}},
-      {"recompute.recompute_num_layers", {}},
-      {"recompute.recompute_modules", {}},
       {"offload.fine_grained_activation_offloading", {}},
       {"offload.offload_modules", {}},
       {"offload.min_offloaded_tensor_size", {}},
       {"offload.activation_offload_fraction", {}},
+      {"offload.fine_grained_offloading_max_inflight_offloads", {}},
       {"parallel.tensor_model_parallel_size", {}},
       {"parallel.sequence_parallel", {}},
       {"parallel.context_parallel_size", {}},
@@ -57,12 +54,12 @@ void refuse_in_run(RuleContext& context) { refuse(context, run_entries()); }
 }  // namespace
 
 const std::vector<Rule>& model_not_yet_rules() {
-  static const std::vector<Rule> rules = {{"model_features_exist", "features of the network that this version lacks are refused", refuse_in_model}};
+  static const std::vector<Rule> rules = {{"model_features_exist", {391}, "features of the network that this version lacks are refused", refuse_in_model}};
   return rules;
 }
 
 const std::vector<Rule>& not_yet_rules() {
-  static const std::vector<Rule> rules = {{"features_exist", "features of the run that this version lacks are refused", refuse_in_run}};
+  static const std::vector<Rule> rules = {{"features_exist", {392}, "features of the run that this version lacks are refused", refuse_in_run}};
   return rules;
 }
 

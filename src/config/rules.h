@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "src/config/region_table.h"
 #include "src/config/schema.h"
 #include "src/config/validate.h"
 
@@ -31,6 +32,7 @@ class RuleContext {
 
 struct Rule {
   const char* id;
+  std::vector<int> numbers;  // up to 105: rows of Megatron's rules; from 200: our own. docs/config_rules.md lists them
   const char* description;
   void (*check)(RuleContext&);
 };
@@ -43,9 +45,22 @@ bool layers_known(const TransformerConfig& model);
 bool has_linear_layers(const TransformerConfig& model);   // false while the pattern is not known
 bool has_softmax_layers(const TransformerConfig& model);  // false while the pattern is not known
 
+// Reports every pair of active_modules() that the table of region_table.h forbids by one of `numbers`.
+void refuse_pairs(RuleContext& context, const std::vector<int>& numbers);
+// Reports the active modules of this use that need layers of a kind that the model lacks.
+void refuse_without_layers(RuleContext& context, ModuleUse use, LayerNeed need);
+// Reports the words that `name` ("section.key", a list) has more than once.
+void refuse_repetitions(RuleContext& context, const std::string& name);
+
+// All rules but those of not_yet.cpp: whether the configuration is coherent, be its features there or not.
+std::vector<std::string> incoherences(const RunConfig& config, const ConfigSources& sources = {}, std::int64_t world_size = 1);
+
 const std::vector<Rule>& model_rules();
 const std::vector<Rule>& training_rules();
 const std::vector<Rule>& data_rules();
+const std::vector<Rule>& recompute_rules();
+const std::vector<Rule>& offload_rules();
+const std::vector<Rule>& parallel_rules();
 const std::vector<Rule>& not_yet_rules();
 const std::vector<Rule>& model_not_yet_rules();
 

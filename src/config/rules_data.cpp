@@ -153,20 +153,20 @@ void resume_is_well_formed(RuleContext& context) {
 
 const std::vector<Rule>& data_rules() {
   static const std::vector<Rule> rules = {
-      {"data_path_is_well_formed", "data_path is a list of prefixes or of weights and prefixes", data_path_is_well_formed},
-      {"data_path_names_are_unique", "data_path names each prefix once", data_path_names_are_unique},
-      {"split_is_well_formed", "split is three weights, the first > 0", split_is_well_formed},
-      {"evaluation_has_data", "eval_interval goes with a validation part of split", evaluation_has_data},
-      {"one_source_of_data", "data_path and synthetic are not both set", one_source_of_data},
-      {"file_keys_need_files", "split, packing, path_to_cache and tokenizer are set only where they are read", file_keys_need_files},
-      {"byte_tokens_fit", "vocab_size holds the byte tokenizer's 257 ids", byte_tokens_fit},
-      {"mqar_keys_need_mqar", "mqar_* are set only with synthetic: mqar", mqar_keys_need_mqar},
-      {"mqar_fits_the_sequence", "4 x mqar_num_pairs is at most seq_length", mqar_fits_the_sequence},
-      {"mqar_fits_the_vocabulary", "mqar_vocab_size is even, at most vocab_size, and has a key for every pair", mqar_fits_the_vocabulary},
-      {"checkpoint_keys_need_a_folder", "checkpoint keys are set only with checkpoint.save", checkpoint_keys_need_a_folder},
-      {"keep_every_needs_keep_last", "keep_every is set only with keep_last", keep_every_needs_keep_last},
-      {"keep_every_meets_saves", "keep_every is a multiple of save_interval", keep_every_meets_saves},
-      {"resume_is_well_formed", "resume is auto, never or a step", resume_is_well_formed},
+      {"data_path_is_well_formed", {241}, "data_path is a list of prefixes or of weights and prefixes", data_path_is_well_formed},
+      {"data_path_names_are_unique", {242}, "data_path names each prefix once", data_path_names_are_unique},
+      {"split_is_well_formed", {243}, "split is three weights, the first > 0", split_is_well_formed},
+      {"evaluation_has_data", {244}, "eval_interval goes with a validation part of split", evaluation_has_data},
+      {"one_source_of_data", {245}, "data_path and synthetic are not both set", one_source_of_data},
+      {"file_keys_need_files", {246}, "split, packing, path_to_cache and tokenizer are set only where they are read", file_keys_need_files},
+      {"byte_tokens_fit", {247}, "vocab_size holds the byte tokenizer's 257 ids", byte_tokens_fit},
+      {"mqar_keys_need_mqar", {248}, "mqar_* are set only with synthetic: mqar", mqar_keys_need_mqar},
+      {"mqar_fits_the_sequence", {249}, "4 x mqar_num_pairs is at most seq_length", mqar_fits_the_sequence},
+      {"mqar_fits_the_vocabulary", {250}, "mqar_vocab_size is even, at most vocab_size, and has a key for every pair", mqar_fits_the_vocabulary},
+      {"checkpoint_keys_need_a_folder", {251}, "checkpoint keys are set only with checkpoint.save", checkpoint_keys_need_a_folder},
+      {"keep_every_needs_keep_last", {252}, "keep_every is set only with keep_last", keep_every_needs_keep_last},
+      {"keep_every_meets_saves", {253}, "keep_every is a multiple of save_interval", keep_every_meets_saves},
+      {"resume_is_well_formed", {254}, "resume is auto, never or a step", resume_is_well_formed},
   };
   return rules;
 }

@@ -84,6 +84,12 @@ void linear_keys_need_a_variant(RuleContext& context) {
                          "remove it or set experimental_attention_variant: gdn");
 }
 
+void dt_bias_init_needs_gdn(RuleContext& context) {
+  if (context.config.model.experimental_attention_variant != ExperimentalAttentionVariant::Gdn2) return;
+  context.without_effect({"model.linear_dt_bias_init"}, "gdn2 draws dt_bias log-uniformly, channel by channel", {kVariant},
+                         "remove it or set experimental_attention_variant: gdn");
+}
+
 void heads_are_set(RuleContext& context) {
   const TransformerConfig& model = context.config.model;
   if (!has_softmax_layers(model) || model.num_attention_heads > 0) return;
@@ -148,19 +154,20 @@ void rotary_keys_need_rope(RuleContext& context) {
 
 const std::vector<Rule>& model_rules() {
   static const std::vector<Rule> rules = {
-      {"sizes_are_set", "num_layers, hidden_size, ffn_hidden_size and vocab_size are set", sizes_are_set},
-      {"freq_is_set", "a linear variant has linear_attention_freq", freq_is_set},
-      {"freq_list_has_every_layer", "linear_attention_freq as a list has num_layers entries", freq_list_has_every_layer},
-      {"variant_has_a_layer", "a linear variant has at least one linear layer", variant_has_a_layer},
-      {"linear_sizes_are_set", "a linear variant has its head counts and head sizes", linear_sizes_are_set},
-      {"value_heads_divide_by_key_heads", "linear_num_value_heads is a multiple of linear_num_key_heads", value_heads_divide_by_key_heads},
-      {"linear_keys_need_a_variant", "keys of linear layers are set only with a linear variant", linear_keys_need_a_variant},
-      {"heads_are_set", "a softmax layer has num_attention_heads", heads_are_set},
-      {"softmax_keys_need_a_softmax_layer", "keys of softmax attention are set only where a layer has it", softmax_keys_need_a_softmax_layer},
-      {"heads_divide_by_groups", "num_query_groups divides num_attention_heads", heads_divide_by_groups},
-      {"head_size_is_whole", "without kv_channels, num_attention_heads divides hidden_size", head_size_is_whole},
-      {"rotary_channels_are_even", "RoPE turns an even, positive number of channels", rotary_channels_are_even},
-      {"rotary_keys_need_rope", "rotary_* are set only with position_embedding_type: rope", rotary_keys_need_rope},
+      {"sizes_are_set", {201}, "num_layers, hidden_size, ffn_hidden_size and vocab_size are set", sizes_are_set},
+      {"freq_is_set", {9}, "a linear variant has linear_attention_freq", freq_is_set},
+      {"freq_list_has_every_layer", {10}, "linear_attention_freq as a list has num_layers entries", freq_list_has_every_layer},
+      {"variant_has_a_layer", {202}, "a linear variant has at least one linear layer", variant_has_a_layer},
+      {"linear_sizes_are_set", {12, 13, 14, 15}, "a linear variant has its head counts and head sizes", linear_sizes_are_set},
+      {"value_heads_divide_by_key_heads", {16}, "linear_num_value_heads is a multiple of linear_num_key_heads", value_heads_divide_by_key_heads},
+      {"linear_keys_need_a_variant", {82, 203}, "keys of linear layers are set only with a linear variant", linear_keys_need_a_variant},
+      {"dt_bias_init_needs_gdn", {255}, "linear_dt_bias_init is set only with gdn", dt_bias_init_needs_gdn},
+      {"heads_are_set", {204}, "a softmax layer has num_attention_heads", heads_are_set},
+      {"softmax_keys_need_a_softmax_layer", {205}, "keys of softmax attention are set only where a layer has it", softmax_keys_need_a_softmax_layer},
+      {"heads_divide_by_groups", {206}, "num_query_groups divides num_attention_heads", heads_divide_by_groups},
+      {"head_size_is_whole", {207}, "without kv_channels, num_attention_heads divides hidden_size", head_size_is_whole},
+      {"rotary_channels_are_even", {208}, "RoPE turns an even, positive number of channels", rotary_channels_are_even},
+      {"rotary_keys_need_rope", {209}, "rotary_* are set only with position_embedding_type: rope", rotary_keys_need_rope},
   };
   return rules;
 }

@@ -123,18 +123,18 @@ void decay_all_needs_a_decay(RuleContext& context) {
 
 const std::vector<Rule>& training_rules() {
   static const std::vector<Rule> rules = {
-      {"lengths_are_set", "seq_length, train_iters and lr are set", lengths_are_set},
-      {"ranks_divide", "all ranks are a multiple of tensor x context x pipeline parallel sizes", ranks_divide},
-      {"global_batch_is_whole", "global_batch_size is a multiple of micro_batch_size x data-parallel ranks", global_batch_is_whole},
-      {"always_deterministic", "deterministic_mode is true", always_deterministic},
-      {"eval_iters_need_an_interval", "eval_iters is set only with eval_interval", eval_iters_need_an_interval},
-      {"min_lr_is_below_lr", "min_lr is at most lr", min_lr_is_below_lr},
-      {"warmup_fits", "lr_warmup_iters is at most train_iters and lr_decay_iters", warmup_fits},
-      {"decay_keys_need_a_decay", "min_lr and lr_decay_iters are set only with a style that decays", decay_keys_need_a_decay},
-      {"wsd_keys_need_wsd", "lr_wsd_* are set only with lr_decay_style: WSD", wsd_keys_need_wsd},
-      {"wsd_decay_is_set_and_fits", "WSD has lr_wsd_decay_iters, and it fits after the warm-up", wsd_decay_is_set_and_fits},
-      {"adam_keys_need_adamw", "adam_* are set only with optimizer: adamw", adam_keys_need_adamw},
-      {"decay_all_needs_a_decay", "decay_all_parameters is set only with weight_decay > 0", decay_all_needs_a_decay},
+      {"lengths_are_set", {221}, "seq_length, train_iters and lr are set", lengths_are_set},
+      {"ranks_divide", {29}, "all ranks are a multiple of tensor x context x pipeline parallel sizes", ranks_divide},
+      {"global_batch_is_whole", {222}, "global_batch_size is a multiple of micro_batch_size x data-parallel ranks", global_batch_is_whole},
+      {"always_deterministic", {223}, "deterministic_mode is true", always_deterministic},
+      {"eval_iters_need_an_interval", {224}, "eval_iters is set only with eval_interval", eval_iters_need_an_interval},
+      {"min_lr_is_below_lr", {225}, "min_lr is at most lr", min_lr_is_below_lr},
+      {"warmup_fits", {226}, "lr_warmup_iters is at most train_iters and lr_decay_iters", warmup_fits},
+      {"decay_keys_need_a_decay", {227}, "min_lr and lr_decay_iters are set only with a style that decays", decay_keys_need_a_decay},
+      {"wsd_keys_need_wsd", {228}, "lr_wsd_* are set only with lr_decay_style: WSD", wsd_keys_need_wsd},
+      {"wsd_decay_is_set_and_fits", {229}, "WSD has lr_wsd_decay_iters, and it fits after the warm-up", wsd_decay_is_set_and_fits},
+      {"adam_keys_need_adamw", {230}, "adam_* are set only with optimizer: adamw", adam_keys_need_adamw},
+      {"decay_all_needs_a_decay", {231}, "decay_all_parameters is set only with weight_decay > 0", decay_all_needs_a_decay},
   };
   return rules;
 }

@@ -80,6 +80,7 @@ struct OffloadConfig {
   std::vector<std::string> offload_modules = {};
   std::int64_t min_offloaded_tensor_size = 1048576;
   double activation_offload_fraction = 1.0;
+  std::int64_t fine_grained_offloading_max_inflight_offloads = -1;  // -1: no cap
   bool operator==(const OffloadConfig&) const = default;
 };
 

@@ -26,24 +26,17 @@ std::optional<ValueFault> check_range(const Field& field, double value) {
   std::string fix = "choose a value in the range";
   if (!low && !field.minimum_excluded) fix = "the smallest legal value is " + shortest(field.minimum);
   if (!high && !field.maximum_excluded) fix = "the largest legal value is " + shortest(field.maximum);
-  return ValueFault{ErrorCode::ConfigOutOfRange, "", field.name() + " " + range_text(field, true), fix};
-}
-
-std::optional<ValueFault> check_word(const Field& field, const std::string& word) {
-  if (std::find(field.words.begin(), field.words.end(), word) != field.words.end()) return std::nullopt;
-  const std::vector<std::string> near = nearest_words(word, field.words, 1);
-  const std::string fix = near.empty() ? "use one of the words" : "did you mean '" + near.front() + "'?";
-  return ValueFault{ErrorCode::ConfigUnknownWord, "'" + word + "'", "one of " + joined(field.words), fix};
+  return ValueFault{ErrorCode::ConfigOutOfRange, "is out of range", "", field.name() + " " + range_text(field, true), fix};
 }
 
 std::optional<ValueFault> check_freq(const LinearAttentionFreq& freq) {
   if (freq.pattern.empty() && freq.interval < LinearAttentionFreq::kNotSet) {
-    return ValueFault{ErrorCode::ConfigOutOfRange, std::to_string(freq.interval), "an integer >= 0 (-1 = not set) or a list of 0 and 1",
+    return ValueFault{ErrorCode::ConfigOutOfRange, "is out of range", std::to_string(freq.interval), "an integer >= 0 (-1 = not set) or a list of 0 and 1",
                       "0 makes every layer linear, 4 every 4th layer softmax"};
   }
   for (const std::int64_t entry : freq.pattern) {
     if (entry == 0 || entry == 1) continue;
-    return ValueFault{ErrorCode::ConfigOutOfRange, std::to_string(entry), "list entries are 0 or 1", "1 = linear layer, 0 = softmax attention"};
+    return ValueFault{ErrorCode::ConfigOutOfRange, "is out of range", std::to_string(entry), "list entries are 0 or 1", "1 = linear layer, 0 = softmax attention"};
   }
   return std::nullopt;
 }
@@ -97,6 +90,16 @@ std::vector<std::string> key_names(const std::string& section) {
     if (field.section == section) names.push_back(field.key);
   }
   return names;
+}
+
+std::optional<ValueFault> check_word(const Field& field, const std::string& word) {
+  if (std::find(field.words.begin(), field.words.end(), word) != field.words.end()) return std::nullopt;
+  for (const RefusedWord& refused : field.refused) {
+    if (refused.word == word) return ValueFault{ErrorCode::ConfigNoEffect, "has a word that would have no effect", "'" + word + "'", refused.why, "remove it"};
+  }
+  const std::vector<std::string> near = nearest_words(word, field.words, 1);
+  const std::string fix = near.empty() ? "use one of the words" : "did you mean '" + near.front() + "'?";
+  return ValueFault{ErrorCode::ConfigUnknownWord, "has an unknown word", "'" + word + "'", "one of " + joined(field.words), fix};
 }
 
 std::optional<ValueFault> check_value(const Field& field, const FieldValue& value) {

@@ -20,6 +20,18 @@ enum class FieldType { Integer, Number, Flag, Text, Word, TextList, WordList, In
 // Word is held as its text. The alternatives follow FieldType.
 using FieldValue = std::variant<std::int64_t, double, bool, std::string, std::vector<std::string>, LinearAttentionFreq>;
 
+// A word that is refused with a reason of its own.
+struct RefusedWord {
+  std::string word;
+  std::string why;
+};
+
+// Another spelling of a word, read with a notice.
+struct WordAlias {
+  std::string alias;
+  std::string word;
+};
+
 struct Field {
   std::string section = {};
   std::string key = {};
@@ -27,6 +39,8 @@ struct Field {
   std::string help = {};
   std::string unit = {};
   std::vector<std::string> words = {};  // Word, WordList
+  std::vector<RefusedWord> refused = {};
+  std::vector<WordAlias> aliases = {};  // Word
   double minimum = -std::numeric_limits<double>::infinity();
   double maximum = std::numeric_limits<double>::infinity();
   bool minimum_excluded = false;
@@ -42,6 +56,7 @@ struct Field {
   Field& at_most(double high) { return maximum = high, *this; }
   Field& below(double high) { return maximum = high, maximum_excluded = true, *this; }
   Field& in(const char* unit_name) { return unit = unit_name, *this; }
+  Field& alias(const char* other, const char* word) { return aliases.push_back({other, word}), *this; }
   Field& one_of(std::vector<std::string> list) { return words = std::move(list), *this; }
 };
 
@@ -60,10 +75,12 @@ std::vector<std::string> key_names(const std::string& section);
 // A fault of one value: range or words. Empty where the value is legal.
 struct ValueFault {
   ErrorCode code;
+  std::string what;  // behind the key's name: "is out of range"
   std::string values;
   std::string rule;
   std::string fix;
 };
+std::optional<ValueFault> check_word(const Field& field, const std::string& word);  // of a Word or a WordList
 std::optional<ValueFault> check_value(const Field& field, const FieldValue& value);
 
 std::string type_text(const Field& field);                            // "integer", "list of words", ...

@@ -14,15 +14,21 @@ void check_single_values(RuleContext& context) {
   for (const Field& field : config_fields()) {
     const auto fault = check_value(field, field.get(context.config));
     if (!fault) continue;
-    const bool word = fault->code == ErrorCode::ConfigUnknownWord;
-    context.report(fault->code, {field.name()},
-                   {field.name() + (word ? " has an unknown word" : " is out of range"), "", fault->values, fault->rule, fault->fix});
+    context.report(fault->code, {field.name()}, {field.name() + " " + fault->what, "", fault->values, fault->rule, fault->fix});
   }
 }
 
 const std::vector<Rule>& value_rules() {
-  static const std::vector<Rule> rules = {{"single_values", "every value is in its key's range and among its words", check_single_values}};
+  static const std::vector<Rule> rules = {{"single_values", {3, 7, 11, 32, 33, 40, 67, 70, 71, 73, 200, 305, 325}, "every value is in its key's range and among its words: pipeline size (3), variant (7), convolution taps (11), granularity (32), "
+       "method (33), regions (40), offload modules (67), size (70), fraction (71), cap (73), every other key (200); layernorm (305), attn_norm and "
+       "mlp_norm (325) are refused with the reason", check_single_values}};
   return rules;
+}
+
+const std::vector<const std::vector<Rule>*>& coherence_tables() {
+  static const std::vector<const std::vector<Rule>*> tables = {&model_rules(),   &recompute_rules(), &offload_rules(),
+                                                               &parallel_rules(), &training_rules(),  &data_rules()};
+  return tables;
 }
 
 // Rules assume values in range, so they run only where single values are legal.
@@ -89,7 +95,15 @@ bool has_softmax_layers(const TransformerConfig& model) { return layers_known(mo
 
 std::vector<std::string> validate(const RunConfig& config, const ConfigSources& sources, std::int64_t world_size) {
   RuleContext context(config, sources, world_size);
-  return run({&model_rules(), &training_rules(), &data_rules(), &model_not_yet_rules(), &not_yet_rules()}, context);
+  std::vector<const std::vector<Rule>*> tables = coherence_tables();
+  tables.push_back(&model_not_yet_rules());
+  tables.push_back(&not_yet_rules());
+  return run(tables, context);
+}
+
+std::vector<std::string> incoherences(const RunConfig& config, const ConfigSources& sources, std::int64_t world_size) {
+  RuleContext context(config, sources, world_size);
+  return run(coherence_tables(), context);
 }
 
 std::vector<std::string> validate_model(const TransformerConfig& model) {
@@ -107,9 +121,12 @@ void validate_or_throw(const RunConfig& config, const ConfigSources& sources, st
 
 std::vector<RuleInfo> validation_rules() {
   std::vector<RuleInfo> infos;
-  for (const std::vector<Rule>* table :
-       {&value_rules(), &model_rules(), &training_rules(), &data_rules(), &model_not_yet_rules(), &not_yet_rules()}) {
-    for (const Rule& rule : *table) infos.push_back({rule.id, rule.description});
+  std::vector<const std::vector<Rule>*> tables = {&value_rules()};
+  tables.insert(tables.end(), coherence_tables().begin(), coherence_tables().end());
+  tables.push_back(&model_not_yet_rules());
+  tables.push_back(&not_yet_rules());
+  for (const std::vector<Rule>* table : tables) {
+    for (const Rule& rule : *table) infos.push_back({rule.id, rule.numbers, rule.description});
   }
   return infos;
 }

@@ -22,8 +22,23 @@ void validate_or_throw(const RunConfig& config, const ConfigSources& sources = {
 // For the rules page and for tests.
 struct RuleInfo {
   std::string id;
+  std::vector<int> numbers;  // up to 105: rows of Megatron's rules; from 200: our own
   std::string description;
 };
 std::vector<RuleInfo> validation_rules();
+
+// Rows of Megatron's rules that no rule here carries.
+struct RowElsewhere {
+  int first;
+  int last;
+  bool checked;         // elsewhere in Deltron; false: does not apply
+  std::string subject;  // of the row
+  std::string answer;   // where it is checked, or why it does not apply
+};
+constexpr int kMegatronRows = 105;
+const std::vector<RowElsewhere>& rows_elsewhere();
+
+// docs/config_rules.md
+std::string config_rules_markdown();
 
 }  // namespace deltron

@@ -1,10 +1,16 @@
 // See run_folder.h.
 #include "src/train/run_folder.h"
 
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <ctime>
 
+#include <fcntl.h>
 #include <nlohmann/json.hpp>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include "src/base/cpu_info.h"
 #include "src/base/file.h"
@@ -14,6 +20,40 @@
 #include "src/tensor/context.h"
 
 namespace deltron {
+
+namespace {
+
+constexpr const char* kLockFile = ".lock";
+
+// A start that was killed while it wrote its first file leaves that file's temporary name behind.
+bool is_leftover(const std::string& name) { return name.rfind(std::string(kResolvedConfigFile) + ".tmp.", 0) == 0; }
+
+void refuse_foreign_folder(const std::string& run) {
+  for (const std::string& name : list_directory(run)) {
+    if (name == kLockFile || is_leftover(name)) continue;
+    throw Error(ErrorCode::RunFolderTaken, ErrorText{"the folder is not empty and holds no run", run, "", "a run is never mixed with other files",
+                                                     "choose another checkpoint.save"});
+  }
+}
+
+}  // namespace
+
+RunLock::RunLock(const std::string& run) {
+  if (directory_exists(run) && !is_run_folder(run)) refuse_foreign_folder(run);
+  make_directories(run);
+  const std::string path = join_path(run, kLockFile);
+  descriptor_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) {
+    throw Error(ErrorCode::ResourceUnavailable, ErrorText{"cannot be created", path, std::strerror(errno), "", "check the path and its permissions"});
+  }
+  if (flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
+    close(descriptor_);
+    throw Error(ErrorCode::RunFolderTaken, ErrorText{"another process trains in this folder", run, "", "one training a run folder",
+                                                     "wait for it, stop it, or choose another checkpoint.save"});
+  }
+}
+
+RunLock::~RunLock() { close(descriptor_); }
 
 bool is_run_folder(const std::string& run) { return file_exists(join_path(run, kResolvedConfigFile)); }
 
@@ -30,20 +70,10 @@ std::vector<std::string> open_run_folder(const std::string& run, const RunConfig
   make_directories(run);
   const std::string path = join_path(run, kResolvedConfigFile);
   if (!file_exists(path)) {
-    // A start that was killed while it wrote its first file leaves that file's temporary name behind.
-    const std::string temporary = std::string(kResolvedConfigFile) + ".tmp.";
-    bool foreign = false;
     for (const std::string& name : list_directory(run)) {
-      if (name.rfind(temporary, 0) == 0) {
-        remove_tree(join_path(run, name));
-      } else {
-        foreign = true;
-      }
+      if (is_leftover(name)) remove_tree(join_path(run, name));
     }
-    if (foreign) {
-      throw Error(ErrorCode::RunFolderTaken, ErrorText{"the folder is not empty and holds no run", run, "", "a run is never mixed with other files",
-                                                       "choose another checkpoint.save"});
-    }
+    refuse_foreign_folder(run);
     write_file_atomically(path, to_yaml(config));
     return {};
   }

@@ -13,6 +13,18 @@ inline constexpr const char* kResolvedConfigFile = "config.yaml";
 inline constexpr const char* kMetricsFile = "metrics.jsonl";
 inline constexpr const char* kTensorboardFolder = "tensorboard";
 
+// Held for as long as a process trains in the folder, so that a second one is refused before it touches anything. Ends with the process.
+class RunLock {
+ public:
+  explicit RunLock(const std::string& run);  // makes the folder; throws RunFolderTaken
+  ~RunLock();
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
+
+ private:
+  int descriptor_ = -1;
+};
+
 // Is there a run in this folder already?
 bool is_run_folder(const std::string& run);
 // Makes the folder, or checks that it is this run's: writes config.yaml once; a later start with other values writes

@@ -59,6 +59,17 @@ Session make_session(const RunConfig& config, bool trainable, DeviceKind device)
   return session;
 }
 
+std::map<std::string, std::string> data_content(const RunConfig& config) {
+  std::map<std::string, std::string> content;
+  std::vector<BlendPart> parts;
+  if (config.data.synthetic != SyntheticTask::None || !blend(config.data, parts)) return content;
+  for (const BlendPart& part : parts) {
+    const DatasetMeta meta = load_dataset_meta(IndexedDataset(part.prefix));
+    content[part.prefix] = meta.index_hash + " " + meta.bin_hash;
+  }
+  return content;
+}
+
 DeviceBatch upload(Context& ctx, const HostBatch& batch) {
   DeviceBatch device;
   const std::int64_t tokens = batch.num_tokens();

@@ -1,6 +1,7 @@
 // What a command needs of a configuration: the context, the model, the optimizer, and the way from data options to batches.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,7 +26,10 @@ struct Session {
   std::unique_ptr<Context> ctx;
   std::unique_ptr<HybridLanguageModel> model;
   std::unique_ptr<Optimizer> optimizer;  // null if not trainable
+  std::map<std::string, std::string> data_content = {};  // prefix -> hashes of its files; filled by the training loop
 };
+// Hashes of the token files that a configuration names. Opens them: polls for stop signals.
+std::map<std::string, std::string> data_content(const RunConfig& config);
 // Allocates and initialises. `device` Meta: nothing is allocated, everything is counted.
 Session make_session(const RunConfig& config, bool trainable, DeviceKind device);
 

@@ -68,6 +68,8 @@ nlohmann::json update_fingerprint(const Session& session) {
                          (field.name() == "training.train_iters" && session.config.optimizer.lr_decay_iters == 0);
     if (matters && field.name() != "data.path_to_cache") keys[field.name()] = value_text(field, field.get(session.config));
   }
+  // The same prefix may hold other text now: its content counts, not its name.
+  for (const auto& [prefix, hashes] : session.data_content) keys["content of " + prefix] = hashes;
   print["keys"] = keys;
   return print;
 }

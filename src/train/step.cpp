@@ -38,7 +38,11 @@ StepResult train_step(Session& session, const std::vector<HostBatch>& micro_batc
   Context& ctx = *session.ctx;
   session.model->parameters().zero_main_gradients(ctx);
   StepResult result = forward_backward(session, micro_batches, hook);
-  session.optimizer->step(ctx, lr);
+  if (std::isfinite(result.loss)) {
+    session.optimizer->step(ctx, lr);
+  } else {
+    session.optimizer->measure(ctx);  // no update from a loss that is not finite, whatever its gradients are
+  }
   result.gradient_norm = session.optimizer->gradient_norm(ctx);
   result.nonfinite = session.optimizer->nonfinite(ctx) || !std::isfinite(result.loss);
   return result;

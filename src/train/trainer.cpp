@@ -61,6 +61,7 @@ class Loop {
     const bool continues = !run_.empty() && is_run_folder(run_);
     if (continues) fix_iterations_from(read_run_config(run_));
     if (options_.minutes > 0 && !continues) measure_iterations();
+    if (!run_.empty()) lock_.emplace(run_);
     std::optional<CheckpointSummary> resumed = find_checkpoint(continues);
     poll_stop("start-up");
     Phase model_phase("model");
@@ -68,6 +69,7 @@ class Loop {
     model_phase.done(thousands(session_.model->parameters().count()) + " parameters, " + std::to_string(session_.ctx->pool().threads()) +
                      " threads, " + instruction_set());
     poll_stop("start-up");
+    session_.data_content = data_content(config_);
     if (resumed) load(*resumed);
     poll_stop("start-up");
     Phase data_phase("data");
@@ -96,7 +98,11 @@ class Loop {
   // A run keeps the number of steps that it began with, unless the user asks for another one.
   void fix_iterations_from(const RunConfig& before) {
     if (options_.minutes <= 0) return;
+    // The whole fitted schedule, so that the same command goes on exactly.
     config_.training.train_iters = before.training.train_iters;
+    config_.optimizer.lr_decay_iters = before.optimizer.lr_decay_iters;
+    config_.optimizer.lr_warmup_iters = before.optimizer.lr_warmup_iters;
+    config_.optimizer.lr_wsd_decay_iters = before.optimizer.lr_wsd_decay_iters;
     log_info("continuing " + run_ + ": training.train_iters " + std::to_string(config_.training.train_iters) + " was fixed when the run began");
   }
 
@@ -335,6 +341,7 @@ class Loop {
   const TrainOptions& options_;
   std::string run_;
   Session session_;
+  std::optional<RunLock> lock_;
   std::optional<BatchLoader> loader_;
   std::optional<MetricsFile> metrics_;
   std::optional<tensorboard::EventFile> events_;

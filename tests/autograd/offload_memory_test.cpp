@@ -1,4 +1,6 @@
 // What offload does to memory: device bytes fall by what moved, peaks repeat exactly, nothing is left behind, the plan on meta agrees.
+#include <map>
+
 #include "tests/autograd/offload_model.h"
 
 namespace deltron {
@@ -129,6 +131,24 @@ TEST(OffloadMemory, peaks_fall_with_the_fraction_and_never_rise) {
   EXPECT_EQ(peaks[1], peaks[0]);
   EXPECT_LT(peaks[2], peaks[1]);
   EXPECT_LT(peaks[3], peaks[2]);
+}
+
+// Groups that are kept pace the prefetch too: a reload begins one group before it is needed, not earlier.
+TEST(OffloadMemory, reloads_do_not_run_ahead_when_groups_are_kept) {
+  OffloadRun run(offload_options({"gdn_qkv"}, 0.5), DType::F32, 8);
+  run.iteration();
+  std::map<int, std::int64_t> reloaded_by_layer;
+  run.model.after_commit = [&](int layer, const Tensor& qkv) {
+    const std::int64_t before = run.manager().stats().bytes_in;  // of the micro-batches before
+    add_gradient_hook(qkv, [&run, &reloaded_by_layer, layer, before](const Tensor&) {
+      reloaded_by_layer[layer] = (run.manager().stats().bytes_in - before) / kQkvBytes;
+    });
+  };
+  run.iteration();
+  // The last is needed at once, 3 of the other 7 stay by the fraction: 0 to 3 move. Group 3 comes while layer 4 is done, and so on.
+  const std::map<int, std::int64_t> expected = {{7, 0}, {6, 0}, {5, 0}, {4, 0}, {3, 1}, {2, 2}, {1, 3}, {0, 4}};
+  EXPECT_EQ(reloaded_by_layer, expected);
+  EXPECT_EQ(run.manager().last_iteration().reloads_at_once, 0);
 }
 
 TEST(OffloadMemory, the_device_holds_nothing_between_iterations) {

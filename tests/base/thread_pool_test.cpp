@@ -63,5 +63,11 @@ TEST(PartRange, covers_all_items_in_order) {
   EXPECT_EQ(next, 100);
 }
 
+TEST(ThreadPool, the_cores_of_the_process_stay_visible_while_a_pool_has_pinned_its_caller) {
+  const int before = available_cores();
+  ThreadPool pool(2, true);
+  EXPECT_EQ(available_cores(), before);
+}
+
 }  // namespace
 }  // namespace deltron

@@ -89,7 +89,7 @@ const std::vector<Row>& rows() {
       {"model:\n  linear_attention_freq: -2\n", ErrorCode::ConfigOutOfRange, "t.yaml:2:26", "0 makes every layer linear"},
       {"model:\n  linear_attention_freq: [1, 2]\n", ErrorCode::ConfigOutOfRange, "t.yaml:2:26", "list entries are 0 or 1"},
       {"optimizer:\n  lr_decay_style: cosin\n", ErrorCode::ConfigUnknownWord, "t.yaml:2:19", "did you mean 'cosine'?"},
-      {"recompute:\n  recompute_modules: [mlp, gdn_qvk]\n", ErrorCode::ConfigUnknownWord, "t.yaml:2:22", "did you mean 'gdn_qkv'?"},
+      {"recompute:\n  recompute_modules: [mlp, gdn_qvk]\n", ErrorCode::ConfigUnknownWord, "t.yaml:2:28", "did you mean 'gdn_qkv'?"},
       {"training:\n  device: tpu9000x\n", ErrorCode::ConfigUnknownWord, "t.yaml:2:11", "one of cpu, cuda, meta"},
   };
   return table;
@@ -264,6 +264,17 @@ TEST(Loader, a_missing_file_is_named) {
     EXPECT_EQ(error.code(), ErrorCode::FileNotReadable);
     EXPECT_THAT(error.what(), HasSubstr("/nonexistent/a.yaml"));
   }
+}
+
+TEST(Loader, the_older_spelling_of_the_variant_is_read_with_a_notice) {
+  const testing::Written written =
+      testing::write_yaml(testing::edited(testing::gdn_base(), {{"model.experimental_attention_variant", "gated_delta_net"}}));
+  const LoadedConfig loaded = load_config_text(written.yaml, "t.yaml");
+  EXPECT_EQ(loaded.config.model.experimental_attention_variant, ExperimentalAttentionVariant::Gdn);
+  ASSERT_EQ(loaded.notices.size(), 1u);
+  EXPECT_EQ(loaded.notices.front(), "t.yaml:" + written.places.at("model.experimental_attention_variant") +
+                                        ": model.experimental_attention_variant: 'gated_delta_net' is an older spelling, read as 'gdn'");
+  EXPECT_TRUE(load_config_text(to_yaml(loaded.config), "resolved.yaml").notices.empty());
 }
 
 }  // namespace

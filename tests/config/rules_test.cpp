@@ -6,6 +6,7 @@
 
 #include "src/config/rules.h"
 #include "tests/config/config_text.h"
+#include "tests/config/rule_rows.h"
 
 namespace deltron {
 namespace {
@@ -13,13 +14,7 @@ namespace {
 using testing::Edit;
 using ::testing::HasSubstr;
 
-struct Row {
-  const char* rule;
-  std::vector<Edit> config;
-  ErrorCode code;
-  const char* at;    // whose place the message has
-  const char* part;  // of the message
-};
+using Row = testing::RuleRow;
 
 std::vector<Row> rows() {
   const auto gdn = [](std::vector<Edit> edits) { return testing::edited(testing::gdn_base(), edits); };
@@ -116,7 +111,8 @@ std::vector<Row> rows() {
        "checkpoint.keep_every", "40 or 60"},
       {"resume_is_well_formed", gdn({{"checkpoint.save", "r"}, {"checkpoint.resume", "newest"}}), contradiction, "checkpoint.resume", "('newest')"},
       {"resume_is_well_formed", gdn({{"checkpoint.save", "r"}, {"checkpoint.resume", "-5"}}), contradiction, "checkpoint.resume", "('-5')"},
-      {"model_features_exist", gdn({{"model.experimental_attention_variant", "gdn2"}}), not_yet, "model.experimental_attention_variant", "(gdn2)"},
+      {"dt_bias_init_needs_gdn", gdn({{"model.experimental_attention_variant", "gdn2"}, {"model.linear_dt_bias_init", "log_uniform"}}), no_effect,
+       "model.linear_dt_bias_init", "gdn2 draws dt_bias"},
       {"model_features_exist", gdn({{"model.gdn_pre_gated_delta_rule_fusion", "true"}}), not_yet, "model.gdn_pre_gated_delta_rule_fusion", "leave it at false"},
       {"model_features_exist", gdn({{"model.gdn_gated_output_norm_fusion", "true"}}), not_yet, "model.gdn_gated_output_norm_fusion", "not available"},
   };
@@ -124,34 +120,34 @@ std::vector<Row> rows() {
                                          {"linear_key_head_dim", "16"}, {"linear_value_head_dim", "16"}, {"linear_conv_kernel_dim", "3"},
                                          {"allow_neg_eigval", "true"}, {"linear_output_norm_zero_centered_gamma", "true"},
                                          {"gdn_pre_gated_delta_rule_fusion", "true"}, {"gdn_gated_output_norm_fusion", "true"}};
-  static std::vector<std::string> names;  // what the rows' C strings point to
-  names.reserve(64);
   for (const Edit& edit : linear_keys) {
-    names.push_back("model." + edit.first);
-    all.push_back({"linear_keys_need_a_variant", softmax({{names.back(), edit.second}}), no_effect, names.back().c_str(), "experimental_attention_variant is none"});
+    const std::string name = "model." + edit.first;
+    all.push_back({"linear_keys_need_a_variant", softmax({{name, edit.second}}), no_effect, name, "experimental_attention_variant is none"});
   }
   const std::vector<Edit> softmax_keys = {{"num_attention_heads", "4"}, {"num_query_groups", "2"}, {"kv_channels", "16"}, {"attention_output_gate", "true"},
                                           {"qk_layernorm", "true"}, {"position_embedding_type", "none"}, {"rotary_percent", "0.5"},
                                           {"rotary_base", "5000"}, {"attention_dropout", "0.1"}};
   for (const Edit& edit : softmax_keys) {
-    names.push_back("model." + edit.first);
-    all.push_back({"softmax_keys_need_a_softmax_layer", gdn({{names.back(), edit.second}}), no_effect, names.back().c_str(), "every layer is linear"});
+    const std::string name = "model." + edit.first;
+    all.push_back({"softmax_keys_need_a_softmax_layer", gdn({{name, edit.second}}), no_effect, name, "every layer is linear"});
   }
   const std::vector<Edit> run_features = {
-      {"recompute.recompute_granularity", "full"}, {"recompute.recompute_method", "uniform"}, {"recompute.recompute_num_layers", "1"},
-      {"recompute.recompute_modules", "[mlp]"}, {"offload.fine_grained_activation_offloading", "true"}, {"offload.offload_modules", "[gdn_qkv]"},
-      {"offload.min_offloaded_tensor_size", "5"}, {"offload.activation_offload_fraction", "0.5"}, {"parallel.tensor_model_parallel_size", "2"},
+      {"offload.fine_grained_activation_offloading", "true"}, {"offload.offload_modules", "[gdn_qkv]"},
+      {"offload.min_offloaded_tensor_size", "5"}, {"offload.activation_offload_fraction", "0.5"}, {"offload.fine_grained_offloading_max_inflight_offloads", "0"},
+      {"parallel.tensor_model_parallel_size", "2"},
       {"parallel.sequence_parallel", "true"}, {"parallel.context_parallel_size", "2"}, {"parallel.pipeline_model_parallel_size", "2"},
       {"training.device", "cuda"}, {"optimizer.use_distributed_optimizer", "true"}};
   for (const Edit& edit : run_features) {
-    names.push_back(edit.first);
-    all.push_back({"features_exist", gdn({edit}), not_yet, names.back().c_str(), "is not available in this version"});
+    all.push_back({"features_exist", gdn({edit}), not_yet, edit.first, "is not available in this version"});
+  }
+  for (const std::vector<Row>& rows_of_section : {testing::recompute_rows(), testing::offload_rows(), testing::parallel_rows()}) {
+    all.insert(all.end(), rows_of_section.begin(), rows_of_section.end());
   }
   return all;
 }
 
 const Rule* rule_named(const std::string& id) {
-  for (const std::vector<Rule>* table : {&model_rules(), &training_rules(), &data_rules(), &model_not_yet_rules(), &not_yet_rules()}) {
+  for (const std::vector<Rule>* table : {&model_rules(), &recompute_rules(), &offload_rules(), &parallel_rules(), &training_rules(), &data_rules(), &model_not_yet_rules(), &not_yet_rules()}) {
     for (const Rule& rule : *table) {
       if (rule.id == id) return &rule;
     }
@@ -162,7 +158,7 @@ const Rule* rule_named(const std::string& id) {
 TEST(Rules, each_reports_its_code_place_and_message_once) {
   for (const Row& row : rows()) {
     const testing::Written written = testing::write_yaml(row.config);
-    SCOPED_TRACE(std::string(row.rule) + "\n" + written.yaml);
+    SCOPED_TRACE(row.rule + "\n" + written.yaml);
     const LoadedConfig loaded = read_config_text(written.yaml, "test.yaml", {});
     ASSERT_THAT(loaded.faults, ::testing::IsEmpty());
     const Rule* rule = rule_named(row.rule);

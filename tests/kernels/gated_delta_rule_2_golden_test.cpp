@@ -44,15 +44,12 @@ struct Row {
   std::vector<double> DeltaRule2Result::*values;
   double fp32, bf16;
 };
-const Row kRows[] = {{"o", &DeltaRule2Result::o, 1e-5, 0.006},
-                     {"final_state", &DeltaRule2Result::final_state, 1e-5, 0.006},
-                     {"d_q", &DeltaRule2Result::d_q, 1e-5, 0.010},
-                     {"d_k", &DeltaRule2Result::d_k, 1e-5, 0.010},
-                     {"d_v", &DeltaRule2Result::d_v, 1e-5, 0.010},
-                     {"d_initial_state", &DeltaRule2Result::d_initial_state, 1e-5, 0.010},
-                     {"d_g", &DeltaRule2Result::d_decay, 1e-4, 0.015},
-                     {"d_b", &DeltaRule2Result::d_erase, 1e-5, 0.015},
-                     {"d_w", &DeltaRule2Result::d_write, 1e-5, 0.015}};
+const Row kRows[] = {
+    {"o", &DeltaRule2Result::o, 1e-5, 0.006},         {"final_state", &DeltaRule2Result::final_state, 1e-5, 0.006},
+    {"d_q", &DeltaRule2Result::d_q, 1e-5, 0.010},     {"d_k", &DeltaRule2Result::d_k, 1e-5, 0.010},
+    {"d_v", &DeltaRule2Result::d_v, 1e-5, 0.010},     {"d_initial_state", &DeltaRule2Result::d_initial_state, 1e-5, 0.010},
+    {"d_g", &DeltaRule2Result::d_decay, 1e-4, 0.015}, {"d_b", &DeltaRule2Result::d_erase, 1e-5, 0.015},
+    {"d_w", &DeltaRule2Result::d_write, 1e-5, 0.015}};
 
 void check(const std::string& path, DType dtype) {
   const GoldenFile file(path);

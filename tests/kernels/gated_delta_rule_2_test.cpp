@@ -25,7 +25,8 @@ DeltaRule2Problem make_problem(const Shape& shape, std::uint64_t seed, bool raw 
   DeltaRule2Problem p;
   p.offsets = {0};
   for (std::int64_t length : shape.lengths) p.offsets.push_back(p.offsets.back() + length);
-  p.key_heads = shape.key_heads, p.value_heads = shape.key_heads * shape.group, p.key_dim = shape.key_dim, p.value_dim = shape.value_dim;
+  p.key_heads = shape.key_heads, p.value_heads = shape.key_heads * shape.group, p.key_dim = shape.key_dim,
+  p.value_dim = shape.value_dim;
   p.gate_heads = shape.gates_of_values ? p.value_heads : p.key_heads;
   const std::int64_t T = p.tokens(), Hk = p.key_heads, Hv = p.value_heads, Hg = p.gate_heads, K = p.key_dim, V = p.value_dim;
   p.raw = raw, p.l2norm = l2norm, p.scale = 1 / std::sqrt(static_cast<double>(K));
@@ -35,7 +36,8 @@ DeltaRule2Problem make_problem(const Shape& shape, std::uint64_t seed, bool raw 
   p.erase = raw ? random.values(T * Hg * K, 2) : random.values(T * Hg * K, 0.5, 0.5);
   p.write = raw ? random.values(T * Hv * V, 2) : random.values(T * Hv * V, 0.5, 0.5);
   p.A_log = random.values(Hg, 1, -1), p.dt_bias = random.values(Hg * K, 1);
-  if (states) p.initial_state = random.values(p.documents() * Hv * K * V), p.d_final_state = random.values(p.documents() * Hv * K * V);
+  if (states)
+    p.initial_state = random.values(p.documents() * Hv * K * V), p.d_final_state = random.values(p.documents() * Hv * K * V);
   p.d_o = random.values(T * Hv * V);
   return p;
 }
@@ -85,9 +87,9 @@ void expect_matches(DeltaRule2Problem p, const DeltaRule2Run& run, const std::st
 }
 
 TEST(GatedDeltaRule2, ragged_documents_grouped_heads_and_any_dims_match_the_reference) {
-  const Shape shapes[] = {{kRagged, 2, 1, 16, 48},       {kRagged, 1, 2, 20, 12},       {kRagged, 1, 2, 20, 12, true}, {kRagged, 1, 4, 7, 3},
-                          {{200}, 2, 2, 32, 32},         {{200}, 2, 2, 32, 32, true},   {{70, 3}, 1, 1, 64, 64},       {{66}, 1, 1, 128, 128},
-                          {{1, 1, 1}, 3, 1, 2, 1, false}};
+  const Shape shapes[] = {{kRagged, 2, 1, 16, 48}, {kRagged, 1, 2, 20, 12}, {kRagged, 1, 2, 20, 12, true},
+                          {kRagged, 1, 4, 7, 3},   {{200}, 2, 2, 32, 32},   {{200}, 2, 2, 32, 32, true},
+                          {{70, 3}, 1, 1, 64, 64}, {{66}, 1, 1, 128, 128},  {{1, 1, 1}, 3, 1, 2, 1, false}};
   std::uint64_t seed = 1;
   for (const Shape& shape : shapes) {
     for (const DType dtype : kDTypes) {
@@ -262,13 +264,15 @@ TEST(GatedDeltaRule2, shared_gates_give_what_gates_copied_to_the_value_heads_giv
   const auto copy = [](const std::vector<double>& from, std::int64_t width) {  // [.., 2, width] -> [.., 4, width]
     std::vector<double> to;
     for (std::size_t i = 0; i < from.size(); i += static_cast<std::size_t>(width)) {
-      for (int twice = 0; twice < 2; ++twice) to.insert(to.end(), from.begin() + static_cast<std::ptrdiff_t>(i), from.begin() + static_cast<std::ptrdiff_t>(i) + width);
+      for (int twice = 0; twice < 2; ++twice)
+        to.insert(to.end(), from.begin() + static_cast<std::ptrdiff_t>(i), from.begin() + static_cast<std::ptrdiff_t>(i) + width);
     }
     return to;
   };
   copied.decay = copy(shared.decay, 16), copied.erase = copy(shared.erase, 16);
   copied.A_log = copy(shared.A_log, 1), copied.dt_bias = copy(shared.dt_bias, 16);
-  const DeltaRule2Result a = run_gated_delta_rule_2(shared, run_of(DType::F64)).result, b = run_gated_delta_rule_2(copied, run_of(DType::F64)).result;
+  const DeltaRule2Result a = run_gated_delta_rule_2(shared, run_of(DType::F64)).result,
+                         b = run_gated_delta_rule_2(copied, run_of(DType::F64)).result;
   EXPECT_EQ(a.o, b.o);
   EXPECT_EQ(a.final_state, b.final_state);
   EXPECT_EQ(a.d_write, b.d_write);
@@ -352,8 +356,8 @@ TEST(GatedDeltaRule2, a_document_changes_no_bit_of_another) {
 }
 
 TEST(GatedDeltaRule2, bits_depend_on_neither_threads_nor_repetition) {
-  const Shape shapes[] = {{{300}, 1, 2, 16, 32},        {{300}, 1, 4, 16, 32, true},
-                          {kRagged, 2, 2, 16, 16},      {{40, 50, 60, 70, 300, 20}, 4, 1, 32, 32}};
+  const Shape shapes[] = {
+      {{300}, 1, 2, 16, 32}, {{300}, 1, 4, 16, 32, true}, {kRagged, 2, 2, 16, 16}, {{40, 50, 60, 70, 300, 20}, 4, 1, 32, 32}};
   for (const Shape& shape : shapes) {
     for (const DType dtype : {DType::F32, DType::BF16}) {
       const DeltaRule2Problem p = make_problem(shape, 13, true);

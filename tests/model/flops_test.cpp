@@ -20,6 +20,13 @@ TEST(Flops, of_each_part_are_six_times_its_multiplications) {
   EXPECT_EQ(flops.total(), flops.logits + flops.mlp + flops.softmax_projections + flops.linear_mixers);
 }
 
+TEST(Flops, of_gdn2_count_its_wider_projection) {
+  TransformerConfig config = test::tiny_config();
+  config.experimental_attention_variant = ExperimentalAttentionVariant::Gdn2;
+  // in_proj 4 Dq + 3 Dv; the rest as above.
+  EXPECT_EQ(training_flops_per_token(config).linear_mixers, 6.0 * 2 * (10 * (20 + 18) + 3 * 16 + 4 * 2 * 15 + 10 * 6));
+}
+
 TEST(Flops, of_attention_cores_grow_with_the_squares_of_document_lengths) {
   const TransformerConfig config = test::tiny_config();
   EXPECT_EQ(attention_core_flops(config, {8}), 6.0 * 16 * 64);

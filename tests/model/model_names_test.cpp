@@ -66,6 +66,54 @@ TEST(ModelNames, are_the_logical_ones_with_the_logical_shapes) {
   EXPECT_EQ(names_of(HybridLanguageModel(ctx, config, DType::F32, true, 1)), expected);
 }
 
+TEST(ModelNames, of_gdn2_have_f_b_and_w_and_decay_parameters_by_key_channel) {
+  Context ctx(test::small_context());
+  TransformerConfig config = test::tiny_config();
+  config.experimental_attention_variant = ExperimentalAttentionVariant::Gdn2;
+  const HybridLanguageModel model(ctx, config, DType::BF16, true, 1);
+  const std::map<std::string, Shape> names = names_of(model);
+  const std::string mixer = "decoder.layers.0.self_attention.";
+  // h 10, Hk 1, Dq 5, Dv 6
+  const std::map<std::string, Shape> expected = {{"in_proj.weight.query", {5, 10}}, {"in_proj.weight.key", {5, 10}}, {"in_proj.weight.value", {6, 10}},
+                                                 {"in_proj.weight.z", {6, 10}},     {"in_proj.weight.f", {5, 10}},   {"in_proj.weight.b", {5, 10}},
+                                                 {"in_proj.weight.w", {6, 10}},     {"conv1d.weight.query", {5, 3}}, {"conv1d.weight.key", {5, 3}},
+                                                 {"conv1d.weight.value", {6, 3}},   {"A_log", {1}},                  {"dt_bias", {5}},
+                                                 {"out_norm.weight", {3}},          {"out_proj.weight", {10, 6}}};
+  std::map<std::string, Shape> mine;
+  for (const auto& [name, shape] : names) {
+    if (name.rfind(mixer, 0) == 0) mine[name.substr(mixer.size())] = shape;
+  }
+  EXPECT_EQ(mine, expected);
+  for (const ParameterPtr& parameter : model.parameters().all()) {
+    const bool decay = parameter->spec.name == mixer + "A_log" || parameter->spec.name == mixer + "dt_bias";
+    if (!decay) continue;
+    EXPECT_EQ(parameter->value.dtype(), DType::F32);
+    EXPECT_FALSE(parameter->spec.weight_decay);
+  }
+}
+
+TEST(ModelParameters, of_gdn2_start_with_time_steps_between_a_thousandth_and_a_tenth) {
+  TransformerConfig config = test::tiny_config();
+  config.experimental_attention_variant = ExperimentalAttentionVariant::Gdn2;
+  config.linear_num_key_heads = config.linear_num_value_heads = 64;
+  Context ctx(test::small_context());
+  HybridLanguageModel model(ctx, config, DType::F32, true, 1);
+  model.parameters().initialise(ctx, 9);
+  for (const LogicalTensor& tensor : model.parameters().logical()) {
+    if (tensor.name != "decoder.layers.0.self_attention.dt_bias") continue;
+    double sum = 0;
+    const std::vector<double> values = to_doubles(ctx, tensor.value());
+    ASSERT_EQ(values.size(), 320u);
+    for (double value : values) {
+      const double step = std::log1p(std::exp(value));
+      EXPECT_GE(step, 0.000999);
+      EXPECT_LE(step, 0.1001);
+      sum += std::log(step);
+    }
+    EXPECT_NEAR(sum / 320, std::log(0.01), 0.25);  // log-uniform: the mean of its logarithm is the middle
+  }
+}
+
 TEST(ModelParameters, of_decay_gate_and_output_norm_stay_fp32_in_a_bf16_model) {
   Context ctx(test::small_context());
   const HybridLanguageModel model(ctx, test::tiny_config(), DType::BF16, true, 1);

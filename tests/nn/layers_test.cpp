@@ -2,7 +2,7 @@
 #include "src/autograd/engine.h"
 #include "src/nn/attention.h"
 #include "src/nn/block.h"
-#include "src/nn/gdn.h"
+#include "src/nn/gdn2.h"
 #include "tests/support/core_test.h"
 
 namespace deltron {
@@ -36,18 +36,22 @@ struct Mixer {
   TransformerConfig config = config_of_layers();
   ParameterStore store;
   LayerSetup setup;
-  std::optional<GatedDeltaNet> gdn;
+  std::unique_ptr<GatedDeltaNet> gdn;
   std::optional<SelfAttention> attention;
   LayoutPtr layout;
   Tensor x;
-  explicit Mixer(bool input_norm, DType dtype = DType::F32) {
+  explicit Mixer(bool input_norm, DType dtype = DType::F32, bool second = false) {
     setup.store = &store;
     setup.config = &config;
     setup.dtype = dtype;
     setup.layer = 4;
     setup.prefix = "decoder.layers.4.";
     setup.input_norm = input_norm;
-    gdn.emplace(setup);
+    if (second) {
+      gdn = std::make_unique<GatedDeltaNet2>(setup);
+    } else {
+      gdn = std::make_unique<GatedDeltaNet>(setup);
+    }
     setup.prefix = "decoder.layers.5.";
     attention.emplace(setup, 3);
     store.materialise(ctx, true);
@@ -58,23 +62,25 @@ struct Mixer {
 };
 
 TEST(GatedDeltaNetLayer, its_two_stages_called_apart_give_the_same_bits_forward_and_backward) {
-  std::vector<std::vector<std::uint64_t>> all[2];
-  for (int apart : {0, 1}) {
-    Mixer m(true);
-    Tensor y;
-    if (apart == 1) {
-      const GatedDeltaNet::StageOne stage = m.gdn->forward_pre_attn_and_core_attn(m.ctx, m.x, m.layout);
-      EXPECT_EQ(stage.normed.shape(), (Shape{70, 6}));
-      y = m.gdn->forward_post_core_attn(m.ctx, stage);
-    } else {
-      y = m.gdn->forward(m.ctx, m.x, m.layout);
+  for (bool second : {false, true}) {
+    std::vector<std::vector<std::uint64_t>> all[2];
+    for (int apart : {0, 1}) {
+      Mixer m(true, DType::F32, second);
+      Tensor y;
+      if (apart == 1) {
+        const GatedDeltaNet::StageOne stage = m.gdn->forward_pre_attn_and_core_attn(m.ctx, m.x, m.layout);
+        EXPECT_EQ(stage.normed.shape(), (Shape{70, 6}));
+        y = m.gdn->forward_post_core_attn(m.ctx, stage);
+      } else {
+        y = m.gdn->forward(m.ctx, m.x, m.layout);
+      }
+      all[apart].push_back(bits_of(m.ctx, y));
+      backward(m.ctx, {y}, {random_tensor(m.ctx, y.shape(), y.dtype(), 8)});
+      all[apart].push_back(bits_of(m.ctx, leaf_of(m.x)->gradient));
+      all[apart].push_back(bits_of(m.ctx, m.store.gradient_buffer()));
     }
-    all[apart].push_back(bits_of(m.ctx, y));
-    backward(m.ctx, {y}, {random_tensor(m.ctx, y.shape(), y.dtype(), 8)});
-    all[apart].push_back(bits_of(m.ctx, leaf_of(m.x)->gradient));
-    all[apart].push_back(bits_of(m.ctx, m.store.gradient_buffer()));
+    EXPECT_EQ(all[0], all[1]);
   }
-  EXPECT_EQ(all[0], all[1]);
 }
 
 TEST(GatedDeltaNetLayer, its_projection_writes_two_storages) {
@@ -93,7 +99,8 @@ TEST(GatedDeltaNetLayer, its_projection_writes_two_storages) {
 TEST(GatedDeltaNetLayer, only_the_normalised_input_is_not_kept) {
   Mixer m(true);
   const Tensor y = m.gdn->forward(m.ctx, m.x, m.layout);
-  for (const SavedStorage& saved : m.ctx.memory()->saved_storages()) EXPECT_EQ(saved.name.find("normed"), std::string::npos) << saved.name;
+  for (const SavedStorage& saved : m.ctx.memory()->saved_storages())
+    EXPECT_EQ(saved.name.find("normed"), std::string::npos) << saved.name;
 }
 
 TEST(Mixers, without_an_input_norm_read_their_input_as_it_is_and_declare_no_norm) {
@@ -106,7 +113,8 @@ TEST(Mixers, without_an_input_norm_read_their_input_as_it_is_and_declare_no_norm
     for (std::size_t i = 0; i < 10; ++i) square += values[row * 10 + i] * values[row * 10 + i];
     for (std::size_t i = 0; i < 10; ++i) values[row * 10 + i] /= std::sqrt(square / 10);
   }
-  const Tensor a = make_tensor(bare.ctx, {70, 10}, DType::F32, values, "x"), b = make_tensor(normed.ctx, {70, 10}, DType::F32, values, "x");
+  const Tensor a = make_tensor(bare.ctx, {70, 10}, DType::F32, values, "x"),
+               b = make_tensor(normed.ctx, {70, 10}, DType::F32, values, "x");
   EXPECT_LE(test::relative_difference(to_doubles(bare.ctx, bare.gdn->forward(bare.ctx, a, bare.layout)),
                                       to_doubles(normed.ctx, normed.gdn->forward(normed.ctx, b, normed.layout))),
             1e-4);

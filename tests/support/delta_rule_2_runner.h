@@ -20,7 +20,7 @@ struct DeltaRule2Run {
   DType d_gate_dtype = DType::F32;
   int threads = 2;
   bool backward = true;
-  std::int64_t gap = 0;  // elements between the rows of every tensor
+  std::int64_t gap = 0;                                               // elements between the rows of every tensor
   enum Layout { Packed, BatchFirst, SequenceFirst } layout = Packed;  // the last two need equal lengths
 };
 
@@ -80,7 +80,8 @@ inline DeltaRule2Outcome run_gated_delta_rule_2(const DeltaRule2Problem& p, cons
         if (i >= width) outcome.touched_outside += value != untouched;
       }
     }
-    for (std::int64_t i = T * tensor.row; i < tensor.buffer.size(); ++i) outcome.touched_outside += tensor.buffer.get(i) != untouched;
+    for (std::int64_t i = T * tensor.row; i < tensor.buffer.size(); ++i)
+      outcome.touched_outside += tensor.buffer.get(i) != untouched;
     outcome.bits.insert(outcome.bits.end(), tensor.buffer.bytes().begin(), tensor.buffer.bytes().end());
     return values;
   };
@@ -103,7 +104,8 @@ inline DeltaRule2Outcome run_gated_delta_rule_2(const DeltaRule2Problem& p, cons
     return Workspace{memory.data() + 3, bytes};
   };
   const auto check_workspace = [&](std::int64_t bytes) {
-    for (std::size_t i = static_cast<std::size_t>(bytes) + 3; i < memory.size(); ++i) outcome.touched_outside += memory[i] != '\xff';
+    for (std::size_t i = static_cast<std::size_t>(bytes) + 3; i < memory.size(); ++i)
+      outcome.touched_outside += memory[i] != '\xff';
   };
 
   Tensor q = given(run.dtype, Hk, K, p.q), k = given(run.dtype, Hk, K, p.k), v = given(run.dtype, Hv, V, p.v);

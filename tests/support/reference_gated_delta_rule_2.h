@@ -36,8 +36,8 @@ inline DeltaRule2Result reference_gated_delta_rule_2(const DeltaRule2Problem& p)
   const std::int64_t T = p.tokens(), N = p.documents(), Hk = p.key_heads, Hv = p.value_heads, Hg = p.gate_heads, K = p.key_dim,
                      V = p.value_dim;
   const auto zeros = [](std::int64_t n) { return std::vector<double>(static_cast<std::size_t>(n), 0.0); };
-  DeltaRule2Result r{zeros(T * Hv * V), zeros(N * Hv * K * V), zeros(T * Hk * K), zeros(T * Hk * K),
-                     zeros(T * Hv * V), zeros(T * Hg * K),     zeros(T * Hg * K), zeros(T * Hv * V),
+  DeltaRule2Result r{zeros(T * Hv * V), zeros(N * Hv * K * V), zeros(T * Hk * K),    zeros(T * Hk * K),
+                     zeros(T * Hv * V), zeros(T * Hg * K),     zeros(T * Hg * K),    zeros(T * Hv * V),
                      zeros(Hg),         zeros(Hg * K),         zeros(N * Hv * K * V)};
   const auto sigma = [](double x) { return 1 / (1 + std::exp(-x)); };
   const auto normalised = [&](const std::vector<double>& x, std::int64_t at, double& inverse) {
@@ -153,9 +153,9 @@ inline DeltaRule2Result reference_gated_delta_rule_2(const DeltaRule2Problem& p)
 }
 
 // Kimi Delta Attention with one head: S_t = (I - beta k k^T) Diag(e^g) S_{t-1} + beta k v^T, o = scale S^T q. q, k as given.
-inline std::vector<double> reference_kda(std::int64_t tokens, std::int64_t K, std::int64_t V, double scale, const std::vector<double>& q,
-                                         const std::vector<double>& k, const std::vector<double>& v, const std::vector<double>& g,
-                                         const std::vector<double>& beta) {
+inline std::vector<double> reference_kda(std::int64_t tokens, std::int64_t K, std::int64_t V, double scale,
+                                         const std::vector<double>& q, const std::vector<double>& k, const std::vector<double>& v,
+                                         const std::vector<double>& g, const std::vector<double>& beta) {
   std::vector<double> S(static_cast<std::size_t>(K * V), 0.0), o(static_cast<std::size_t>(tokens * V), 0.0);
   for (std::int64_t t = 0; t < tokens; ++t) {
     for (std::int64_t j = 0; j < V; ++j) {

@@ -65,6 +65,14 @@ inline const std::vector<Switch>& switches() {
          c.linear_num_key_heads = 2;
          c.linear_num_value_heads = 4;
        }},
+      {"gdn2", [](TransformerConfig& c) { c.experimental_attention_variant = ExperimentalAttentionVariant::Gdn2; }},
+      {"gdn2_neg_eigval_and_more_key_heads",
+       [](TransformerConfig& c) {
+         c.experimental_attention_variant = ExperimentalAttentionVariant::Gdn2;
+         c.allow_neg_eigval = true;
+         c.linear_num_key_heads = 2;
+         c.linear_num_value_heads = 4;
+       }},
       {"gdn_alone",
        [](TransformerConfig& c) {
          c.num_layers = 1;

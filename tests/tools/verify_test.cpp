@@ -65,7 +65,7 @@ TEST(Verify, every_golden_file_passes_in_fp32) {
 TEST(Verify, every_op_file_passes_in_bf16_and_the_rest_is_skipped_with_a_reason) {
   const CliResult result = run_cli({"verify", golden(""), "--dtype", "bf16"});
   EXPECT_EQ(result.code, 0) << result.out << result.err;
-  EXPECT_THAT(result.out, HasSubstr(" 0 failed, 4 skipped"));
+  EXPECT_THAT(result.out, HasSubstr(" 0 failed, 6 skipped"));
   EXPECT_THAT(result.out, ContainsRegex("layer_gdn_dense.safetensors: skipped: limits exist for fp32 alone"));
 }
 
@@ -189,16 +189,24 @@ TEST(Verify, a_file_in_a_folder_that_cannot_be_read_does_not_hide_the_others) {
   EXPECT_THAT(result.out, HasSubstr("1 passed, 1 failed, 0 skipped"));
 }
 
-TEST(Verify, gdn2_is_skipped_in_a_folder_and_refused_by_name) {
+TEST(Verify, gdn2_runs_rule_2_and_its_mixer_and_names_their_kernel) {
+  for (const char* dtype : {"fp32", "bf16"}) {
+    const CliResult op = run_cli({"verify", golden("op_gdn2_ragged_empty.safetensors"), "--dtype", dtype, "--json"});
+    EXPECT_EQ(op.code, 0) << op.out << op.err;
+    EXPECT_THAT(op.out, HasSubstr("cpu.chunked64x16."));
+    EXPECT_THAT(op.out, HasSubstr("d_w"));
+  }
+  const CliResult layer = run_cli({"verify", golden("layer_gdn2_packed.safetensors"), "--json"});
+  EXPECT_EQ(layer.code, 0) << layer.out << layer.err;
+  EXPECT_THAT(layer.out, HasSubstr("d_in_proj.weight.f"));
+}
+
+TEST(Verify, a_file_of_rule_2_under_the_name_of_rule_1_is_refused) {
   const TempFolder folder;
-  write_file_atomically(join_path(folder.path(), "op_gdn2_basic.safetensors"), read_file(golden("op_gdn_basic.safetensors")));
-  const CliResult by_name = run_cli({"verify", join_path(folder.path(), "op_gdn2_basic.safetensors")});
-  EXPECT_EQ(by_name.code, 2);
-  EXPECT_THAT(by_name.out, HasSubstr("gdn2 is not available in this version"));
-  write_file_atomically(join_path(folder.path(), "op_gdn_basic.safetensors"), read_file(golden("op_gdn_basic.safetensors")));
-  const CliResult in_folder = run_cli({"verify", folder.path()});
-  EXPECT_EQ(in_folder.code, 0) << in_folder.out;
-  EXPECT_THAT(in_folder.out, HasSubstr("1 passed, 0 failed, 1 skipped"));
+  write_file_atomically(join_path(folder.path(), "op_gdn_basic.safetensors"), read_file(golden("op_gdn2_basic.safetensors")));
+  const CliResult result = run_cli({"verify", join_path(folder.path(), "op_gdn_basic.safetensors")});
+  EXPECT_EQ(result.code, 3);
+  EXPECT_THAT(result.err, HasSubstr("beta"));
 }
 
 TEST(Verify, inputs_that_bf16_cannot_hold_are_refused) {

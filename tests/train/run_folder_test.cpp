@@ -1,5 +1,6 @@
 // The run folder: what it holds, and that nothing in it is ever overwritten.
 #include "src/train/run_folder.h"
+#include "src/train/state_io.h"
 
 #include <cmath>
 #include <limits>
@@ -110,6 +111,38 @@ TEST(Minutes, fix_the_number_of_steps_once_and_for_all) {
   EXPECT_EQ(again.progress.step, outcome.progress.step);
   EXPECT_TRUE(again.losses.empty());
   EXPECT_EQ(tensor_hashes(run, outcome.progress.step), hashes);
+}
+
+TEST(RunFolder, a_second_training_is_refused_while_the_first_one_holds_the_folder) {
+  const TempFolder folder;
+  const std::string prefix = prepare_text(folder, "text", made_text(20, 600));
+  const std::string run = folder / "run";
+  const RunConfig config = tiny_config(prefix, {"checkpoint.save=" + run});
+  {
+    const RunLock first(run);
+    try {
+      run_training(config);
+      FAIL() << "two trainings in one folder";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::RunFolderTaken);
+      EXPECT_NE(std::string(error.what()).find("another process"), std::string::npos) << error.what();
+    }
+    EXPECT_EQ(list_directory(run), std::vector<std::string>{".lock"}) << "nothing was touched";
+  }
+  EXPECT_FALSE(run_training(config).losses.empty()) << "free again";
+}
+
+TEST(RunFolder, other_text_under_the_same_prefix_is_reported_on_resume) {
+  const TempFolder folder;
+  const std::string prefix = prepare_text(folder, "text", made_text(20, 600));
+  const RunConfig config = tiny_config(prefix, {});
+  Session session = make_session(config, true, DeviceKind::Cpu);
+  session.data_content = data_content(config);
+  ASSERT_EQ(session.data_content.count(prefix), 1U);
+  const nlohmann::json before = update_fingerprint(session);
+  prepare_text(folder, "text", made_text(20, 600, 9));
+  session.data_content = data_content(config);
+  EXPECT_NE(update_fingerprint(session), before);
 }
 
 }  // namespace

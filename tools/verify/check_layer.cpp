@@ -1,9 +1,11 @@
-// See checks.h: the Gated DeltaNet mixer, its weights under logical names.
+// See checks.h: a Gated DeltaNet mixer of either version, its weights under logical names.
 #include <memory>
 
 #include "kernels/gated_delta_rule.h"
+#include "kernels/gated_delta_rule_2.h"
 #include "src/autograd/engine.h"
-#include "src/nn/gdn.h"
+#include "src/base/file.h"
+#include "src/nn/gdn2.h"
 #include "tools/verify/checks.h"
 #include "tools/verify/golden.h"
 
@@ -21,13 +23,18 @@ void check_layer(Context& ctx, const std::string& path, FileReport& report) {
   config.linear_value_head_dim = golden.size("linear_value_head_dim");
   config.linear_conv_kernel_dim = golden.size("linear_conv_kernel_dim");
   config.layernorm_epsilon = golden.number("out_norm_eps");
-  config.experimental_attention_variant = ExperimentalAttentionVariant::Gdn;
+  const bool second = base_name(path).rfind("layer_gdn2_", 0) == 0;
+  config.experimental_attention_variant = second ? ExperimentalAttentionVariant::Gdn2 : ExperimentalAttentionVariant::Gdn;
   ParameterStore store;
   LayerSetup setup;
   setup.store = &store;
   setup.config = &config;
   setup.input_norm = false;
-  const GatedDeltaNet layer(setup);
+  std::unique_ptr<GatedDeltaNet> layer;
+  if (second)
+    layer = std::make_unique<GatedDeltaNet2>(setup);
+  else
+    layer = std::make_unique<GatedDeltaNet>(setup);
   store.materialise(ctx, true);
 
   const std::string prefix = "self_attention.";
@@ -52,10 +59,10 @@ void check_layer(Context& ctx, const std::string& path, FileReport& report) {
     golden_error(path, "x and d_y must both be [tokens, hidden_size]");
   const auto layout = std::make_shared<const SequenceLayout>(ctx, golden.integers("cu_seqlens"), sizes[0]);
   const Tensor x = make_leaf(golden.tensor(ctx, "x", DType::F32), "x");
-  const Tensor y = layer.forward(ctx, x, layout);
+  const Tensor y = layer->forward(ctx, x, layout);
   report.kind = "layer";
   report.dtype = dtype_name(DType::F32);
-  report.kernel = kernels::cpu::gated_delta_rule_kernel_name();
+  report.kernel = second ? kernels::cpu::gated_delta_rule_2_kernel_name() : kernels::cpu::gated_delta_rule_kernel_name();
   report.comparisons.push_back(golden.compare(ctx, "y", y, kForwardLimit));
   backward(ctx, {y}, {golden.tensor(ctx, "d_y", DType::F32)});
   report.comparisons.push_back(golden.compare(ctx, "d_x", leaf_of(x)->gradient, kGradientLimit));

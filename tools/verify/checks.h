@@ -9,9 +9,9 @@
 
 namespace deltron::tools {
 
-// op_gdn_*: one call of the gated delta rule, forward and backward, operands in `dtype` (fp32 or bf16).
+// op_gdn_* and op_gdn2_*: one call of the gated delta rule or of rule 2, forward and backward, operands in `dtype` (fp32 or bf16).
 void check_op(Context& ctx, const std::string& path, DType dtype, FileReport& report);
-// layer_gdn_*: a whole mixer without its input norm, in fp32.
+// layer_gdn_* and layer_gdn2_*: a whole mixer without its input norm, in fp32.
 void check_layer(Context& ctx, const std::string& path, FileReport& report);
 // optim_adamw: updates with clipping, in fp32.
 void check_optimizer(Context& ctx, const std::string& path, FileReport& report);

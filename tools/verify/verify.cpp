@@ -52,12 +52,10 @@ std::string reason_to_skip(const std::string& path, DType dtype) {
   if (is_model_folder(path)) {
     if (model_type(path) == "qwen3_next") return std::string("the weight layout of qwen3_next") + kNotAvailable;
     if (!file_exists(join_path(path, "expected.safetensors"))) return "the folder has no expected.safetensors";
-  } else if (begins_with(name, "op_gdn2_") || begins_with(name, "layer_gdn2_")) {
-    return std::string("gdn2") + kNotAvailable;
-  } else if (begins_with(name, "op_gdn_")) {
+  } else if (begins_with(name, "op_gdn_") || begins_with(name, "op_gdn2_")) {
     return "";
-  } else if (!begins_with(name, "layer_gdn_") && name != "optim_adamw.safetensors") {
-    return "no kind of golden file has this name (op_gdn_*, layer_gdn_*, optim_adamw)";
+  } else if (!begins_with(name, "layer_gdn_") && !begins_with(name, "layer_gdn2_") && name != "optim_adamw.safetensors") {
+    return "no kind of golden file has this name (op_gdn_*, op_gdn2_*, layer_gdn_*, layer_gdn2_*, optim_adamw)";
   }
   return dtype == DType::F32 ? "" : std::string("limits exist for fp32 alone, not for ") + dtype_name(dtype);
 }

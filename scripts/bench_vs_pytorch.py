@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# Our training step beside a PyTorch model of the same architecture on the same CPU threads; needs torch, which only this comparison uses.
 """Our training step beside PyTorch's: the same architecture, sizes, batch, precision (fp32) and number of threads, on the CPU.
 
     scripts/bench_vs_pytorch.py [-c configs/kjv_tiny.yaml] [--deltron build/release/deltron] [--threads 2] [--steps 10] [--json]

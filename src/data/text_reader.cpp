@@ -166,6 +166,8 @@ void read_jsonl_documents(const std::string& path, const std::string& key, TextS
     } catch (const nlohmann::json::parse_error& error) {
       bad_line(path, line, std::clamp<std::size_t>(error.byte, 1, row.size() + 1), "no valid JSON", parse_reason(error.what()),
                "mend this line; one whole JSON object stands on each");
+    } catch (const nlohmann::json::exception& error) {  // a number beyond the range of a double
+      bad_line(path, line, 1, "JSON that cannot be held", parse_reason(error.what()), "mend this line");
     }
     const std::size_t start = row.find_first_not_of(" \t") + 1;
     if (!object.is_object()) bad_line(path, line, start, "no JSON object", object.type_name(), "write {\"" + key + "\": \"...\"}");

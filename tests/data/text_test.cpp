@@ -125,6 +125,7 @@ TEST(JsonlReader, every_bad_line_is_named_with_file_line_and_column) {
       {"plain", ":2:1: no valid JSON", "invalid literal"},
       {"{\"text\": \"\xff\"}", ":2:11: no valid JSON", "ill-formed UTF-8"},
       {"{\"text\": \"a\"} x", ":2:15: no valid JSON", "expected end of input"},
+      {"{\"text\": \"a\", \"id\": 1e999}", ":2:1: JSON that cannot be held", "number overflow"},
       {"[1]", ":2:1: no JSON object (array)", "write {\"text\""},
       {"{\"test\": \"a\", \"id\": 1}", ":2:1: no key 'text'", "did you mean 'test'"},
       {"{}", ":2:1: no key 'text'", "no keys"},

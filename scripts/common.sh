@@ -49,7 +49,7 @@ run_tests() {
   "${deltron_ctest_prefix[@]}" ctest --test-dir "$folder" -j "$jobs" --output-on-failure --no-tests=error --timeout 900 "$@" 2>&1 | tee "$output" || code=$?
   printf '\nslowest tests\n'
   awk '/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: / && $NF == "sec" { name = $0; sub(/^[^:]*: /, "", name); sub(/ .*/, "", name); printf "%9.2f s  %s\n", $(NF - 1), name }' \
-    "$output" | sort -rn | head -n 10
+    "$output" | sort -rn | awk 'NR <= 10'  # not head: it closes the pipe early, and sort would die of SIGPIPE
   awk -v code="$code" -v colour_good="$colour_good" -v colour_bad="$colour_bad" -v off="$colour_off" '
     /^ *[0-9]+\/[0-9]+ Test +#[0-9]+: / && $NF == "sec" { ran++; if (/\*\*\*Skipped/) skipped++; else if (!/ Passed +[0-9.]+ sec$/) failed++ }
     /^Total Test time/ { seconds = $(NF - 1) }

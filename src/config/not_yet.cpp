@@ -22,11 +22,6 @@ const std::vector<NotYet>& model_entries() {
 
 const std::vector<NotYet>& run_entries() {
   static const std::vector<NotYet> entries = {
-      {"offload.fine_grained_activation_offloading", {}},
-      {"offload.offload_modules", {}},
-      {"offload.min_offloaded_tensor_size", {}},
-      {"offload.activation_offload_fraction", {}},
-      {"offload.fine_grained_offloading_max_inflight_offloads", {}},
       {"parallel.tensor_model_parallel_size", {}},
       {"parallel.sequence_parallel", {}},
       {"parallel.context_parallel_size", {}},

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "src/autograd/offload.h"
 #include "src/tensor/ops.h"
 
 namespace deltron {
@@ -124,7 +125,8 @@ Tensor GatedDeltaNet::output_norm(Context& ctx, const Tensor& core, const Tensor
 }
 
 // Hook placement is the contract of docs/recompute_and_offload.md: the preparation is restored on the raw rule output, in_proj (or the
-// wide block) on the norm's output and again, before the norm's own hook, on the output projection's.
+// wide block) on the norm's output and again, before the norm's own hook, on the output projection's. Offload groups start and commit
+// outside of every region; they commit behind the preparation's hook, so that in backward its input is back before it is replayed.
 GatedDeltaNet::StageOne GatedDeltaNet::stage_one(Context& ctx, const Tensor& x, const LayoutPtr& layout, const RecomputePlan& plan,
                                                  LayerCache* cache) const {
   const auto project_region = [this, &ctx](const std::vector<Tensor>& in) { return project(ctx, in[0]); };
@@ -135,6 +137,7 @@ GatedDeltaNet::StageOne GatedDeltaNet::stage_one(Context& ctx, const Tensor& x, 
     return std::vector<Tensor>{rule(ctx, in[0], {in.begin() + 1, in.end()}, layout, cache)};
   };
   const auto norm_region = [this, &ctx](const std::vector<Tensor>& in) { return std::vector<Tensor>{output_norm(ctx, in[0], in[1])}; };
+  ScopeGuard scope(ctx, layer_, "gdn");
   StageOne stage;
   if (plan.gdn) {
     const auto whole = [=, this, &ctx](const std::vector<Tensor>& in) {
@@ -145,7 +148,7 @@ GatedDeltaNet::StageOne GatedDeltaNet::stage_one(Context& ctx, const Tensor& x, 
     stage.normed = recompute(ctx, "gdn", whole, {x})[0];
     return stage;
   }
-  Tensor prepared, gate_values;
+  Tensor conv_input, prepared, gate_values;
   DiscardOutputRegion preparation("gdn_qkv");
   if (plan.gdn_qkv_block) {
     const auto block = [=, this, &ctx](const std::vector<Tensor>& in) {
@@ -164,14 +167,25 @@ GatedDeltaNet::StageOne GatedDeltaNet::stage_one(Context& ctx, const Tensor& x, 
     } else {
       projected = project(ctx, x);
     }
-    prepared = plan.gdn_qkv ? preparation.run(ctx, prepare_region, {projected[0]})[0] : prepare(ctx, projected[0], layout, cache);
+    conv_input = offload_group_start(ctx, projected[0], "gdn_qkv");
+    {
+      OffloadCapture capture(ctx, "gdn_qkv");
+      prepared = plan.gdn_qkv ? preparation.run(ctx, prepare_region, {conv_input})[0] : prepare(ctx, conv_input, layout, cache);
+    }
     gate_values = projected[1];
   }
   const std::vector<Tensor> gates = split_gates(ctx, gate_values);
   std::vector<Tensor> rule_inputs(gates.begin(), gates.end());
+  prepared = offload_group_start(ctx, prepared, "gdn_core_attn");
   rule_inputs[0] = prepared;  // in the place of z, which the rule does not read
-  const Tensor core = plan.gdn_core_attn ? recompute(ctx, "gdn_core_attn", rule_region, rule_inputs)[0] : rule_region(rule_inputs)[0];
+  Tensor core;
+  {
+    OffloadCapture capture(ctx, "gdn_core_attn");
+    core = plan.gdn_core_attn ? recompute(ctx, "gdn_core_attn", rule_region, rule_inputs)[0] : rule_region(rule_inputs)[0];
+  }
   if (plan.gdn_qkv) preparation.discard_output_and_register_recompute(core);
+  core = offload_group_commit(ctx, core, "gdn_core_attn", {prepared});
+  core = offload_group_commit(ctx, core, "gdn_qkv", {conv_input});
   if (plan.gdn_norm_out) {
     stage.norm_out = std::make_shared<DiscardOutputRegion>("gdn_norm_out");
     stage.normed = stage.norm_out->run(ctx, norm_region, {core, gates[0]})[0];

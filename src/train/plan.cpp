@@ -4,7 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "src/base/human.h"
+#include "src/autograd/offload_manager.h"
 #include "src/model/flops.h"
+#include "src/train/activation_offload.h"
 #include "src/train/step.h"
 
 namespace deltron {
@@ -30,16 +32,26 @@ Plan make_plan(const RunConfig& config) {
   plan.parameter_count = session.model->parameters().count();
   const std::int64_t micro_batches = config.training.global_batch_size / config.training.micro_batch_size;
   const HostBatch batch = planned_batch(config);
+  // Micro-batches reuse each other's memory: one more than the first tells all.
+  const std::vector<HostBatch> batches(static_cast<std::size_t>(std::min<std::int64_t>(micro_batches, 2)), batch);
+  OffloadManager& offload = session.ctx->slot<OffloadManager>();
+  const bool offloads = config.offload.fine_grained_activation_offloading;
+  if (offloads) {  // the first iteration decides what moves, and is a part of every run
+    train_step(session, batches, 1e-3);
+    plan.offload = offload_by_module(offload.table());
+    plan.offload_text = offload_report(session);
+  }
   {  // what a forward pass leaves for its backward, by layer and region
     const DeviceBatch device = upload(*session.ctx, batch);
+    offload.begin_micro_batch(*session.ctx);
     const Tensor loss = session.model->loss(*session.ctx, device.ids, device.labels, device.layout, {.training = true, .recompute = make_recompute_plan(config.recompute)}, 1.0);
     plan.activations = session.ctx->memory()->activations_by_scope();
   }
-  session.ctx->memory()->reset_peak();
-  // Micro-batches reuse each other's memory: one more than the first tells all.
-  const std::vector<HostBatch> batches(static_cast<std::size_t>(std::min<std::int64_t>(micro_batches, 2)), batch);
+  offload.reset(*session.ctx);
+  if (!offloads) session.ctx->memory()->reset_peak();
   train_step(session, batches, 1e-3);
   plan.memory = session.ctx->memory()->stats();
+  plan.host_memory = session.ctx->host_memory()->stats();
   plan.saved_for_backward = plan.memory.peak_saved;
   plan.tokens_per_step = config.training.global_batch_size * config.training.seq_length;
   plan.flops_per_token = training_flops_per_token(config.model).total() +
@@ -72,6 +84,9 @@ std::string to_text(const Plan& plan) {
       text += "  " + name + bytes(value) + "\n";
     }
   }
+  if (!plan.offload_text.empty()) {
+    text += "host memory " + bytes(plan.host_memory.peak) + " for offloaded activations\n" + plan.offload_text;
+  }
   text += "saved for backward  " + bytes(plan.saved_for_backward) + ", by layer and region:\n";
   for (const ScopeBytes& row : plan.activations) {
     std::string name = (row.layer >= 0 ? "layer " + std::to_string(row.layer) + " " : std::string()) + row.region;
@@ -88,6 +103,12 @@ std::string to_json(const Plan& plan) {
   json["flops_per_token"] = plan.flops_per_token;
   json["peak_bytes"] = plan.memory.peak;
   json["saved_for_backward_bytes"] = plan.saved_for_backward;
+  if (!plan.offload.empty()) json["host_peak_bytes"] = plan.host_memory.peak;
+  for (const OffloadModuleTotals& module : plan.offload) {
+    json["offload"].push_back({{"module", module.name}, {"groups", module.groups}, {"bytes", module.bytes}, {"groups_offloaded", module.moved},
+                               {"bytes_offloaded", module.bytes_moved}, {"groups_kept_at_once", module.kept_at_once},
+                               {"groups_kept_fraction", module.kept_fraction}});
+  }
   for (int tag = 0; tag < kMemoryTags; ++tag) {
     json["peak_by_tag"][memory_tag_name(static_cast<MemoryTag>(tag))] = plan.memory.by_tag_at_peak[static_cast<std::size_t>(tag)];
   }

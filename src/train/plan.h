@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "src/autograd/offload_policy.h"
 #include "src/train/session.h"
 
 namespace deltron {
@@ -25,6 +26,9 @@ struct Plan {
   double flops_per_token = 0;           // forward and backward, at the training length
   std::int64_t tokens_per_step = 0;
   std::vector<ScopeBytes> activations;  // by layer and region, at the end of a micro-batch's forward
+  MemoryStats host_memory;              // of offloaded activations
+  std::vector<OffloadModuleTotals> offload;  // by module, of an iteration
+  std::string offload_text;             // the same as a table; empty without offload
 };
 
 // Documents of a planned micro-batch fill the sequence length (no shorter ones: the case that needs most).

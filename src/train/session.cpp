@@ -1,6 +1,8 @@
 // See session.h.
 #include "src/train/session.h"
 
+#include "src/train/activation_offload.h"
+
 namespace deltron {
 
 ContextOptions context_options(const RunConfig& config) {
@@ -50,6 +52,7 @@ Session make_session(const RunConfig& config, bool trainable, DeviceKind device)
   session.model = std::make_unique<HybridLanguageModel>(*session.ctx, config.model, model_dtype(config), trainable, seed);
   session.model->parameters().initialise(*session.ctx, seed);
   if (!trainable) return session;
+  configure_offload(session);
   std::vector<OptimizedParameter> parameters;
   for (const ParameterPtr& parameter : session.model->parameters().all()) {
     parameters.push_back({parameter->spec.name, parameter->value.detached(), parameter->main_gradient, parameter->spec.weight_decay});

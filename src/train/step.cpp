@@ -4,12 +4,14 @@
 #include <cmath>
 
 #include "src/autograd/engine.h"
+#include "src/autograd/offload_manager.h"
 #include "src/model/flops.h"
 
 namespace deltron {
 
 StepResult forward_backward(Session& session, const std::vector<HostBatch>& micro_batches, const MicroBatchHook& hook, std::int64_t only) {
   Context& ctx = *session.ctx;
+  OffloadManager& offload = ctx.slot<OffloadManager>();
   StepResult result;
   for (const HostBatch& batch : micro_batches) {
     result.tokens += batch.num_tokens();
@@ -25,12 +27,14 @@ StepResult forward_backward(Session& session, const std::vector<HostBatch>& micr
     if (only >= 0 && m != only) continue;
     const HostBatch& batch = micro_batches[static_cast<std::size_t>(m)];
     const DeviceBatch device = upload(ctx, batch);
+    offload.begin_micro_batch(ctx);
     const Tensor loss = session.model->loss(ctx, device.ids, device.labels, device.layout, mode, scale);
     const Tensor seed = make_tensor(ctx, {1}, DType::F64, {1.0}, "loss seed");
     backward(ctx, {loss}, {seed});
     if (hook) hook(m);
     if (!ctx.is_meta()) result.loss += to_doubles(ctx, loss)[0];
   }
+  offload.reset(ctx);
   return result;
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <deque>
 #include <optional>
+#include <sstream>
 
 #include "src/base/human.h"
 #include "src/base/log.h"
@@ -14,6 +15,7 @@
 #include "src/checkpoint/resume.h"
 #include "src/model/flops.h"
 #include "src/optim/schedule.h"
+#include "src/train/activation_offload.h"
 #include "src/train/layer_norms.h"
 #include "src/train/loss_window.h"
 #include "src/train/memory_advice.h"
@@ -53,6 +55,7 @@ class Loop {
     write_end();
     outcome_.progress = progress_;
     outcome_.memory = session_.ctx->memory()->stats();
+    outcome_.host_memory = session_.ctx->host_memory()->stats();
     return outcome_;
   }
 
@@ -194,7 +197,7 @@ class Loop {
       const double lr = learning_rate(config_.optimizer, decay_iters(config_), progress_.step);
       const StepResult result = train_step(session_, batches, lr, guard_.begin_step(session_, progress_.step + 1, batches));
       if (result.nonfinite) refuse(result);
-      if (outcome_.losses.empty()) check_wiring();
+      if (outcome_.losses.empty()) after_first_step();
       progress_.step++;
       progress_.consumed_samples += config_.training.global_batch_size;
       outcome_.losses.push_back(result.loss);
@@ -228,6 +231,13 @@ class Loop {
       metrics_->write({{"event", "loss_spike"}, {"step", progress_.step}, {"loss", loss}, {"z", spike->z}, {"mean", spike->mean},
                        {"deviation", spike->deviation}});
     }
+  }
+
+  void after_first_step() {
+    check_wiring();
+    require_offload_effect(session_);
+    std::istringstream report(offload_report(session_));
+    for (std::string line; std::getline(report, line);) log_info(line);
   }
 
   void check_wiring() {

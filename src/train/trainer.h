@@ -29,6 +29,7 @@ struct TrainOutcome {
   std::vector<std::string> differences;  // why a resumed run cannot repeat the bits of an uninterrupted one
   std::vector<EvaluationResult> evaluation;  // the last one
   MemoryStats memory;
+  MemoryStats host_memory;            // of offloaded activations
 };
 
 // Trains by `config`. Throws Error for faults; a stop request ends with stopped = true after saving, or, before there is anything to

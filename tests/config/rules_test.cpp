@@ -132,8 +132,6 @@ std::vector<Row> rows() {
     all.push_back({"softmax_keys_need_a_softmax_layer", gdn({{name, edit.second}}), no_effect, name, "every layer is linear"});
   }
   const std::vector<Edit> run_features = {
-      {"offload.fine_grained_activation_offloading", "true"}, {"offload.offload_modules", "[gdn_qkv]"},
-      {"offload.min_offloaded_tensor_size", "5"}, {"offload.activation_offload_fraction", "0.5"}, {"offload.fine_grained_offloading_max_inflight_offloads", "0"},
       {"parallel.tensor_model_parallel_size", "2"},
       {"parallel.sequence_parallel", "true"}, {"parallel.context_parallel_size", "2"}, {"parallel.pipeline_model_parallel_size", "2"},
       {"training.device", "cuda"}, {"optimizer.use_distributed_optimizer", "true"}};

@@ -23,7 +23,7 @@ class MemoryTableCommand : public Command {
            "  deltron memory-table --variant gdn2 --seq-length 4096 --fusion unfused\n"
            "  deltron memory-table --as-published --seq-length 1024\n"
            "  deltron memory-table --whole-block\n"
-           "  deltron memory-table --all --output tables.md\n";
+           "  deltron memory-table --all --output memory_tables.md\n";
   }
   void declare(OptionSet& options) override {
     options.choice("--variant", variant_, {"gdn", "gdn2", "both"}, "[both]");
@@ -42,7 +42,7 @@ class MemoryTableCommand : public Command {
     options.flag("--summary", summary_, "rows only: no storages, no explanations");
     options.flag("--as-published", as_published_, "instead: what the published baseline kept, tensor by tensor, by arithmetic");
     options.flag("--whole-block", whole_block_, "instead: the whole-block figure of the 397B-A17B proxy");
-    options.flag("--all", all_, "all three");
+    options.flag("--all", all_, "all three, as docs/memory_tables.md has them");
     options.choice("--format", format_, {"auto", "text", "markdown", "json"}, "auto: by the suffix of --output, .md or .json, else text [auto]");
     options.flag("--json", json_, "the same as --format json");
     options.value("-o,--output", output_, "FILE", "write there instead of to stdout");
@@ -50,12 +50,14 @@ class MemoryTableCommand : public Command {
 
   ExitCode run(CommandIo& io) override {
     if (json_ && format_ != "auto" && format_ != "json") usage_error(name(), "--json and --format " + format_ + " exclude each other");
+    refuse_what_has_no_effect();
     if (chunk_ < 1) usage_error(name(), "--chunk-length is at least 1");
     setting_.dtype = dtype_ == "bf16" ? DType::BF16 : DType::F32;
     const DeviceKind device = device_ == "cpu" ? DeviceKind::Cpu : DeviceKind::Meta;
     MemoryReport report;
     report.device = device_;
     report.summary = summary_;
+    report.titled = all_;
     report.as_published = as_published_ || all_;
     const bool measured = all_ || (!as_published_ && !whole_block_);
     if (measured || report.as_published) {
@@ -70,6 +72,15 @@ class MemoryTableCommand : public Command {
   }
 
  private:
+  void refuse_what_has_no_effect() const {
+    if (all_ || (!as_published_ && !whole_block_)) return;
+    if (summary_ || fusion_ != "each" || device_ != "meta") {
+      usage_error(name(), "--summary, --fusion and --device are for the measured tables", "leave them out, or ask for --all");
+    }
+    const bool sizes = setting_ != MemorySetting() || variant_ != "both" || dtype_ != "bf16" || !lengths_.empty() || chunk_ != 64;
+    if (sizes && !as_published_) usage_error(name(), "--whole-block has the sizes of its own model", "leave the sizes out, or ask for --all");
+  }
+
   std::vector<std::int64_t> sequence_lengths() const {
     if (lengths_.empty()) return {1024, 2048};
     std::vector<std::int64_t> lengths;

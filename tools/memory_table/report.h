@@ -21,6 +21,7 @@ struct LayerReport {
 struct MemoryReport {
   std::string device;  // that our layers ran on
   std::vector<LayerReport> layers;
+  bool titled = false;        // a page of its own: a title, and what its words mean
   bool as_published = false;  // list the published tensors
   bool summary = false;       // rows only, no storages and no explanations
   std::optional<WholeBlock> whole_block;
@@ -31,8 +32,5 @@ Document published_document(const LayerReport& layer);
 Document whole_block_document(const WholeBlock& block);
 Document document_of(const MemoryReport& report);
 std::string json_of(const MemoryReport& report);
-
-// docs/memory_tables.md: everything at the published setting, sequence 1024 and 2048, measured on the meta device.
-std::string memory_tables_page();
 
 }  // namespace deltron::tools

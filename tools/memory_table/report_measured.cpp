@@ -1,6 +1,7 @@
 // The measured tables of a report; see report.h.
 #include <algorithm>
 
+#include "tools/memory_table/goals.h"
 #include "tools/memory_table/report.h"
 
 namespace deltron::tools {
@@ -81,6 +82,19 @@ void add_rows(Document& document, const LayerReport& layer) {
     }
   }
   if (!refusals.empty()) document.paragraph(joined(refusals, ". ") + ".");
+}
+
+void add_goals(Document& document, const LayerReport& layer) {
+  const MeasuredTable* judged = judged_table(layer.tables);
+  if (judged == nullptr || !layer.setting.is_the_published_one()) return;
+  document.heading(3, "Our goals (" + judged->fusion.name() + ")");
+  DocumentTable table;
+  table.head = {"goal", "MiB", "ours", "met"};
+  table.numbers = {1, 2};
+  for (const GoalResult& result : goal_results(*judged)) {
+    table.rows.push_back({result.goal, result.wanted, result.ours, result.ours.empty() ? "not in this version" : result.met ? "yes" : "no"});
+  }
+  document.table(std::move(table));
 }
 
 void add_storages(Document& document, const MeasuredTable& measured) {
@@ -166,6 +180,7 @@ Document measured_document(const LayerReport& layer, bool summary) {
                      std::to_string(s.micro_batch_size) + ". MiB kept for backward; rows below the baseline are differences to it, with their share.");
   add_rows(document, layer);
   if (summary) return document;
+  add_goals(document, layer);
   const MeasuredTable* explained = nullptr;
   const MeasuredTable* before = nullptr;
   for (const MeasuredTable& table : layer.tables) {

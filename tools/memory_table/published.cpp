@@ -63,7 +63,7 @@ void add_layer(List& list, const MemorySetting& s) {
   tensor->why = "the convolution reads the qkv storage where it lies";
   tensor = &list.activation("conv output before SiLU", {B, C, S + s.conv_kernel - 1}, "B " + c + " (S + kc - 1)");
   tensor->freed_by = kQkv;
-  tensor->ours = {"gdn_qkv/gdn.prep"};
+  tensor->ours = {"gdn_qkv/gdn.prep", "gdn_qkv/gdn.pre_rule"};
   tensor->why = "not kept: backward computes it from its input; ours keeps q, k, v as the rule reads them, convolved and normalised, key heads not repeated";
   tensor = &list.activation("conv weight", {C, s.conv_kernel}, c + " kc");
   tensor->weight = true;
@@ -71,11 +71,13 @@ void add_layer(List& list, const MemorySetting& s) {
   tensor->why = kWeightWhy;
   tensor = s.second ? &list.add("decay before heads are repeated", {S, B, s.dq()}, DType::F32, "S B Hk K")
                     : &list.add("decay before heads are repeated", {S, B, s.value_heads}, DType::F32, "S B Hv");
+  tensor->ours = {"gdn_qkv/gdn.decay"};
   tensor->why = "the rule reads the raw gates where they lie and takes softplus and sigmoid inside";
   tensor = &list.activation("output of the rule", {B, S, s.value_heads, s.value_dim}, "B S Hv V");
   tensor->ours = {"gdn_core_attn/gdn.rule"};
   tensor = &list.activation("copy of the output gate", {B, S, s.value_heads, s.value_dim}, "B S Hv V");
-  tensor->why = "the norm reads z where it lies, in the gates storage";
+  tensor->ours = {"gdn_gate_copy/gdn.gate_copy"};
+  tensor->why = "the fused norm reads z where it lies, in the gates storage";
   tensor = &list.add("statistics of the output norm", {B, S, s.value_heads}, DType::F32, "B S Hv");
   tensor->freed_by = kNormOut;
   tensor->ours = {"gdn_norm_out/rstd"};
@@ -141,7 +143,14 @@ std::vector<PublishedTensor> published_tensors(const MemorySetting& setting, std
   List list(setting);
   add_layer(list, setting);
   add_rule(list, setting, chunk);
-  return list.take();
+  std::vector<PublishedTensor> tensors = list.take();
+  // Gates that our fused preparation leaves for the rule.
+  for (PublishedTensor& tensor : tensors) {
+    if (!tensor.of_the_rule || (tensor.name != "beta" && tensor.name != "b" && tensor.name != "w")) continue;
+    tensor.ours = {"gdn_qkv/gdn." + tensor.name};
+    tensor.why = "the rule reads the raw gates; the fused preparation leaves them as the rule uses them, in the activations' type, heads not repeated";
+  }
+  return tensors;
 }
 
 std::int64_t bytes_of(const std::vector<PublishedTensor>& tensors) {

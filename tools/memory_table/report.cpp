@@ -132,7 +132,10 @@ Document document_of(const MemoryReport& report) {
   Document document;
   if (report.titled) add_title(document);
   for (const LayerReport& layer : report.layers) {
-    if (!layer.tables.empty()) document.append(measured_document(layer, report.summary));
+    if (!layer.tables.empty()) document.append(rows_document(layer));
+  }
+  for (const LayerReport& layer : report.layers) {
+    if (!layer.tables.empty() && !report.summary) document.append(details_document(layer));
   }
   if (report.as_published) {
     for (const LayerReport& layer : report.layers) document.append(published_document(layer));

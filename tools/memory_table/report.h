@@ -27,7 +27,8 @@ struct MemoryReport {
   std::optional<WholeBlock> whole_block;
 };
 
-Document measured_document(const LayerReport& layer, bool summary);
+Document rows_document(const LayerReport& layer);     // one line a row
+Document details_document(const LayerReport& layer);  // storages, what each row frees, and every difference to the published baseline
 Document published_document(const LayerReport& layer);
 Document whole_block_document(const WholeBlock& block);
 Document document_of(const MemoryReport& report);

@@ -49,6 +49,8 @@ std::string our_cell(const MeasuredTable& table, std::size_t index) {
   return text;
 }
 
+std::string title_of(const MemorySetting& setting) { return setting.variant() + ", sequence " + thousands(setting.seq_length); }
+
 void add_rows(Document& document, const LayerReport& layer) {
   const bool printed = layer.setting.is_the_published_one();
   DocumentTable table;
@@ -170,37 +172,33 @@ void add_row_explanations(Document& document, const LayerReport& layer, const Me
 
 }  // namespace
 
-Document measured_document(const LayerReport& layer, bool summary) {
+Document rows_document(const LayerReport& layer) {
   const MemorySetting& s = layer.setting;
   Document document;
-  document.heading(2, s.variant() + ", sequence " + thousands(s.seq_length));
+  document.heading(2, title_of(s));
   document.paragraph("One layer, " + std::string(dtype_name(s.dtype)) + ", hidden " + std::to_string(s.hidden_size) + ", " +
                      std::to_string(s.key_heads) + " key and " + std::to_string(s.value_heads) + " value heads of " + std::to_string(s.key_dim) +
                      " and " + std::to_string(s.value_dim) + ", convolution of " + std::to_string(s.conv_kernel) + ", micro batch " +
                      std::to_string(s.micro_batch_size) + ". MiB kept for backward; rows below the baseline are differences to it, with their share.");
   add_rows(document, layer);
-  if (summary) return document;
   add_goals(document, layer);
-  const MeasuredTable* explained = nullptr;
-  const MeasuredTable* before = nullptr;
+  return document;
+}
+
+Document details_document(const LayerReport& layer) {
+  Document document;
   for (const MeasuredTable& table : layer.tables) {
     if (!table.refused.empty()) continue;
-    if (explained == nullptr) explained = &table;
-    document.heading(3, "What ours keeps, " + table.fusion.name());
-    if (before != nullptr && before->baseline().kept == table.baseline().kept) {
-      document.paragraph("The same storages as " + before->fusion.name() + ".");
-    } else {
-      add_storages(document, table);
-    }
-    before = &table;
+    document.heading(2, "Storages: " + title_of(layer.setting) + ", " + table.fusion.name());
+    document.paragraph("What the graph keeps without recompute:");
+    add_storages(document, table);
+    document.paragraph("Each row: what is kept, what is alive on the device and on the host, what is freed, and what is kept instead.");
+    add_freed(document, table);
+    document.paragraph("The baseline beside the published one, tensor by tensor:");
+    add_explanation(document, layer, table);
+    document.paragraph("The published rows, tensor by tensor:");
+    add_row_explanations(document, layer, table);
   }
-  if (explained == nullptr) return document;
-  document.heading(3, "What each row frees, and keeps instead (" + explained->fusion.name() + ")");
-  add_freed(document, *explained);
-  document.heading(3, "The baseline beside the published one, tensor by tensor (" + explained->fusion.name() + ")");
-  add_explanation(document, layer, *explained);
-  document.heading(3, "The published rows, tensor by tensor (" + explained->fusion.name() + ")");
-  add_row_explanations(document, layer, *explained);
   return document;
 }
 

@@ -62,6 +62,7 @@ Tensor::Tensor(std::shared_ptr<Storage> storage, DType dtype, Shape shape, std::
 Tensor Tensor::empty(Context& ctx, Shape shape, DType dtype, const char* name, MemoryTag tag) {
   const std::int64_t bytes = shape_count(shape) * static_cast<std::int64_t>(dtype_size(dtype));
   auto storage = std::make_shared<Storage>(ctx.memory(), ctx.device(), bytes, tag, ctx.scope(), name);
+  storage->set_made_for(dtype, shape);
   std::vector<std::int64_t> strides = contiguous_strides(shape);
   return Tensor(std::move(storage), dtype, std::move(shape), std::move(strides), 0);
 }

@@ -50,6 +50,7 @@ class Loop {
     } catch (const StopRequested& stop) {
       outcome_.stopped = true;
       outcome_.reason = stop.what();
+      settle(progress_.step + 1);
     }
     if (!run_.empty() && saved_step_ != progress_.step) save();
     write_end();
@@ -188,35 +189,51 @@ class Loop {
     }
   }
 
+  // The host runs one step ahead: a step's numbers are read when the next one has been launched, or where the run pauses (evaluation,
+  // save, end). progress_ counts what was read and found finite.
   void steps() {
     const std::int64_t total = config_.training.train_iters;
-    while (progress_.step < total) {
+    while (progress_.step + (ahead_ ? 1 : 0) < total) {
       poll_stop("training");
       const auto start = Clock::now();
-      const std::vector<HostBatch> batches = global_batch(*loader_, config_, progress_.consumed_samples);
-      const double lr = learning_rate(config_.optimizer, decay_iters(config_), progress_.step);
-      const StepResult result = train_step(session_, batches, lr, guard_.begin_step(session_, progress_.step + 1, batches));
-      if (result.nonfinite) refuse(result);
-      if (outcome_.losses.empty()) after_first_step();
-      progress_.step++;
-      progress_.consumed_samples += config_.training.global_batch_size;
-      outcome_.losses.push_back(result.loss);
-      outcome_.final_loss = result.loss;
-      watch_loss(result.loss);
-      report(result, lr, seconds_since(start));
-      const bool last = progress_.step == total;
-      const std::int64_t eval_interval = config_.training.eval_interval;
-      if (eval_interval > 0 && (progress_.step % eval_interval == 0 || last)) run_evaluation();
-      const std::int64_t save_interval = config_.checkpoint.save_interval;
-      if (!run_.empty() && save_interval > 0 && progress_.step % save_interval == 0 && !last) save();
-      if (!last) exit_if_due();
+      const std::int64_t step = progress_.step + (ahead_ ? 2 : 1);
+      const std::int64_t cursor = progress_.consumed_samples + (step - progress_.step - 1) * config_.training.global_batch_size;
+      const std::vector<HostBatch> batches = global_batch(*loader_, config_, cursor);
+      const double lr = learning_rate(config_.optimizer, decay_iters(config_), step - 1);
+      LaunchedStep launched = launch_step(session_, batches, lr, guard_.begin_step(session_, step, batches));
+      if (outcome_.losses.empty() && !ahead_) after_first_step();
+      settle(step);
+      ahead_.emplace(Ahead{std::move(launched), lr, 0});
+      ahead_->seconds = seconds_since(start);
+      const bool last = step == total, evaluates = is_due(step, config_.training.eval_interval) || (last && config_.training.eval_interval > 0);
+      const bool saves = !run_.empty() && is_due(step, config_.checkpoint.save_interval) && !last;
+      if (last || evaluates || saves || is_due(step, config_.training.exit_interval)) settle(step);
+      if (evaluates) run_evaluation();
+      if (saves) save();
+      if (!last) exit_if_due(step);
     }
   }
 
-  void exit_if_due() const {
+  static bool is_due(std::int64_t step, std::int64_t interval) { return interval > 0 && step % interval == 0; }
+
+  // Reads the step that is ahead, if there is one. `launched`: the newest step that the device was given.
+  void settle(std::int64_t launched) {
+    if (!ahead_) return;
+    const StepResult result = ahead_->step.read();
+    if (result.nonfinite) refuse(result, launched);
+    progress_.step++;
+    progress_.consumed_samples += config_.training.global_batch_size;
+    outcome_.losses.push_back(result.loss);
+    outcome_.final_loss = result.loss;
+    watch_loss(result.loss);
+    report(result, ahead_->lr, ahead_->seconds);
+    ahead_.reset();
+  }
+
+  void exit_if_due(std::int64_t step) const {
     const TrainingConfig& training = config_.training;
-    if (training.exit_interval > 0 && progress_.step % training.exit_interval == 0) throw StopRequested("training.exit_interval");
-    if (training.exit_duration_in_mins > 0 && seconds_since(began_) >= 60.0 * static_cast<double>(training.exit_duration_in_mins)) {
+    if (is_due(step, training.exit_interval)) throw StopRequested("training.exit_interval");
+    if (training.exit_duration_in_mins > 0 && seconds_since(began_) >= 60.0 * training.exit_duration_in_mins) {
       throw StopRequested("training.exit_duration_in_mins");
     }
   }
@@ -245,17 +262,18 @@ class Loop {
     DELTRON_CHECK(names.empty(), "parameter '", names.empty() ? "" : names.front(), "' received no gradient in the first step");
   }
 
-  [[noreturn]] void refuse(const StepResult& result) {
-    const Error error = guard_.explain(session_, result, run_);
+  // The device has left weights and moments as they were before the step that is ahead; the host's counts follow.
+  [[noreturn]] void refuse(const StepResult& result, std::int64_t launched) {
+    session_.optimizer->set_updates(ahead_->step.updates_before());
+    const Error error = guard_.explain(session_, progress_.step + 1, result, run_);
     if (metrics_) {
-      metrics_->write({{"event", "nonfinite"}, {"step", progress_.step + 1}, {"loss", result.loss}, {"grad_norm", result.gradient_norm},
+      metrics_->write({{"event", "nonfinite"}, {"step", progress_.step + 1}, {"launched", launched}, {"loss", result.loss}, {"grad_norm", result.gradient_norm},
                        {"message", error.what()}});
     }
     throw error;
   }
 
   void report(const StepResult& result, double lr, double seconds) {
-    tokens_ += result.tokens;
     recent_.push_back(seconds);
     if (recent_.size() > 50) recent_.pop_front();
     double mean = 0;
@@ -277,7 +295,7 @@ class Loop {
     const bool log_now = progress_.step % config_.logging.log_interval == 0 || progress_.step == line.total || outcome_.losses.size() == 1;
     if (log_now) {
       log_info(to_text(line));
-      record(line, flops / mean);
+      record(result, line, flops / mean);
     }
     if (stderr_style().is_tty) {
       const double share = static_cast<double>(line.step) / static_cast<double>(line.total);
@@ -288,9 +306,9 @@ class Loop {
   }
 
   // Into metrics.jsonl and TensorBoard, whose tags are Megatron's.
-  void record(const StepLine& line, double flops_per_second) {
+  void record(const StepResult& result, const StepLine& line, double flops_per_second) {
     std::vector<std::pair<std::string, double>> layers;
-    if (config_.logging.log_per_layer_grad_norm) layers = layer_gradient_norms(session_);
+    if (config_.logging.log_per_layer_grad_norm) layers = layer_gradient_norms(session_, result.parameter_norms);
     if (metrics_) {
       nlohmann::ordered_json entry = {{"event", "train"}, {"step", line.step}, {"samples", progress_.consumed_samples}, {"tokens", line.tokens},
                                       {"loss", line.loss}, {"grad_norm", line.gradient_norm}, {"lr", line.lr}, {"step_ms", line.step_ms},
@@ -356,12 +374,16 @@ class Loop {
   std::optional<MetricsFile> metrics_;
   std::optional<tensorboard::EventFile> events_;
   NumberGuard guard_;
+  struct Ahead {
+    LaunchedStep step;
+    double lr = 0, seconds = 0;
+  };
+  std::optional<Ahead> ahead_;  // launched, not read
   LossWindow losses_;
   const Clock::time_point began_ = Clock::now();
   TrainProgress progress_;
   TrainOutcome outcome_;
   std::int64_t saved_step_ = -1;
-  std::int64_t tokens_ = 0;
   double ceiling_ = 0;
   std::deque<double> recent_;
 };

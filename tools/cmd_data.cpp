@@ -30,6 +30,7 @@ class PrepareCommand : public Command {
     options.value("--json-key", prepare_.json_key, "KEY", "key of the text in JSONL [text]");
     options.choice("--tokenizer", prepare_.tokenizer, {"byte"}, "tokenizer [byte]");
     options.flag("--no-append-eod", no_eod_, "do not end documents with the end-of-document token");
+    options.flag("--overwrite", prepare_.overwrite, "replace token files that are there already");
     options.flag("--json", json_, "JSON instead of text");
   }
   ExitCode run(CommandIo& io) override {
@@ -80,7 +81,7 @@ class InspectDataCommand : public Command {
   }
   void declare(OptionSet& options) override {
     options.positional("prefix", inspect_.prefix, true, "token files without .bin or .idx");
-    options.value("--split", inspect_.split, "A,B,C", "weights of training, validation and test [99,1,0]");
+    options.value("--split", inspect_.split, "A,B,C", "weights of training, validation and test [90,10,0]");
     options.value("--dump", inspect_.dump_split, "SPLIT", "write the text of train, valid or test ...");
     options.value("--dump-to", inspect_.dump_path, "FILE", "... to this file");
     options.value("--documents", inspect_.documents, "N", "documents to preview [1]");

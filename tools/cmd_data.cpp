@@ -57,7 +57,9 @@ class IndexCommand : public Command {
     options.rest("section.key=value", overrides_, false, "overrides of single keys");
   }
   ExitCode run(CommandIo& io) override {
-    const RunConfig config = load_run_config(config_, overrides_);
+    const LoadedConfig loaded = load_config(config_, overrides_);
+    require_data(loaded);
+    const RunConfig& config = loaded.config;
     const std::int64_t samples = config.training.train_iters * config.training.global_batch_size;
     const IndexReport report = build_sample_index(data_options(config), Split::Train, samples);
     io.out << (json_ ? to_json(report) : to_text(report)) << "\n";

@@ -111,6 +111,13 @@ const std::map<int, Provoke>& rows() {
       {122, [](const Folder&) { load("", {"training.eval_iters=3"}); }},
       {123, [](const Folder&) { load("", {"parallel.pipeline_model_parallel_size=2"}); }},
       {124, [](const Folder&) { load("", {"training.deterministic_mode=false"}); }},
+      {127,
+       [](const Folder& folder) {
+         RunConfig config = testing::tiny_config(folder);
+         write_file_atomically(folder / "file", "");
+         config.checkpoint.save = folder / "file/run";
+         train(config, {});
+       }},
       {300,
        [](const Folder& folder) {
          testing::make_tokens(folder / "a", 3, 1);

@@ -150,6 +150,14 @@ void copy_to_host(Context& ctx, const Tensor& tensor, void* data) {
   if (tensor.bytes() > 0) std::memcpy(data, tensor.data(), static_cast<std::size_t>(tensor.bytes()));
 }
 
+Event copy_to_host_later(Context& ctx, const Tensor& tensor, void* data) {
+  DELTRON_CHECK(ctx.device() != DeviceKind::Cuda, "later copies on cuda");
+  if (!ctx.is_meta()) copy_to_host(ctx, tensor, data);
+  Event event;
+  event.signal();
+  return event;
+}
+
 std::vector<double> to_doubles(Context& ctx, const Tensor& tensor) {
   DELTRON_CHECK(!ctx.is_meta(), "a meta tensor holds no values");
   std::vector<double> values(static_cast<std::size_t>(tensor.count()));

@@ -8,7 +8,6 @@ namespace {
 using Modules = std::vector<std::string>;
 const Modules kAllModules = {"gdn_qkv", "gdn_core_attn", "core_attn", "attn_proj"};
 
-// Both fusions off, and both on.
 std::vector<bool> fusion_axis() { return {false, true}; }
 
 std::vector<Modules> region_sets() {
@@ -26,11 +25,11 @@ std::vector<Modules> region_sets() {
 }
 
 void expect_counts(const OffloadKind& kind, const OffloadCase& what, const OffloadRecord& record) {
+  // The wide block's: q, k, v and the projection's gates; fused, the gates of the rule as well.
+  const std::int64_t block = kind.fused ? (kind.variant == ExperimentalAttentionVariant::Gdn2 ? 5 : 4) : 2;
   for (const auto& [region, count] : record.counters) {
     const std::int64_t forwards = what.steps * 2 * (region == "full" ? 4 / what.full_layers : 2);
     const bool discards = region == "gdn_in_proj" || region == "gdn_qkv" || region == "gdn_norm_out" || region == "gdn_qkv_block";
-    // The wide block's: q, k, v and the projection's gates; fused, the gates of the rule as well.
-    const std::int64_t block = kind.fused ? (kind.variant == ExperimentalAttentionVariant::Gdn2 ? 5 : 4) : 2;
     const std::int64_t storages = region == "gdn_qkv_block" ? block : (region == "gdn_in_proj" ? 2 : 1);
     EXPECT_EQ(count.forward, forwards) << what.name() << "; " << region;
     EXPECT_EQ(count.replayed, forwards) << what.name() << "; " << region;

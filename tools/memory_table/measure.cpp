@@ -92,7 +92,7 @@ std::string excluding_pair(const RunConfig& config) {
   for (const MemoryModule& a : active) {
     for (const MemoryModule& b : active) {
       const std::optional<int> number = excluding_rule(a, b);
-      if (number && module_text(a) < module_text(b)) {
+      if (number && a.use <= b.use && &a != &b) {
         return "refused: rule " + std::to_string(*number) + ", " + module_text(a) + " with " + module_text(b);
       }
     }
@@ -216,6 +216,10 @@ RunConfig config_of(const MemorySetting& setting, const Fusion& fusion, const Me
 void check_setting(const MemorySetting& setting) { validate_or_throw(config_of(setting, {}, {})); }
 
 MeasuredTable measure(const MemorySetting& setting, const Fusion& fusion, DeviceKind device) {
+  return measure_rows(setting, fusion, device, all_rows());
+}
+
+MeasuredTable measure_rows(const MemorySetting& setting, const Fusion& fusion, DeviceKind device, const std::vector<MemoryRow>& rows) {
   check_setting(setting);
   MeasuredTable table;
   table.setting = setting;
@@ -223,7 +227,7 @@ MeasuredTable measure(const MemorySetting& setting, const Fusion& fusion, Device
   table.refused = refusal(config_of(setting, fusion, {}));
   if (!table.refused.empty()) return table;
   Layer layer(setting, config_of(setting, fusion, {}).model, device);
-  for (const MemoryRow& row : all_rows()) {
+  for (const MemoryRow& row : rows) {
     const RunConfig config = config_of(setting, fusion, row);
     MeasuredRow measured;
     const std::string refused = refusal(config);

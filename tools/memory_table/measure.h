@@ -65,6 +65,8 @@ struct MeasuredTable {
 // Throws ConfigInvalid where the setting is no legal layer.
 void check_setting(const MemorySetting& setting);
 MeasuredTable measure(const MemorySetting& setting, const Fusion& fusion, DeviceKind device);
+// The same with these rows only; the first is the baseline.
+MeasuredTable measure_rows(const MemorySetting& setting, const Fusion& fusion, DeviceKind device, const std::vector<MemoryRow>& rows);
 
 // The configuration that a row stands for (a model of this one layer), for the validator.
 RunConfig config_of(const MemorySetting& setting, const Fusion& fusion, const MemoryRow& row);

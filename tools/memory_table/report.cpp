@@ -105,7 +105,7 @@ Document whole_block_document(const WholeBlock& block) {
   tensors.rows.push_back({"sum of a discard-output region", "", thousands(discard), ""});
   document.table(std::move(tensors));
   document.paragraph("Ours is what `deltron plan` computes: the real layers and the real training step on the meta device, without and with "
-                     "`gdn_qkv_block`, for a model of GDN layers alone (MLP of width 8, vocabulary 256), as everything else is alike in both runs.");
+                     "`gdn_qkv_block`, with the output-norm fusion, for a model of GDN layers alone (MLP of width 8, vocabulary 256), as everything else is alike in both runs.");
   DocumentTable plans;
   plans.head = {"GDN layers", "published, ordinary (GB)", "published, discard-output (GB)", "ours, kept by forward (GB)",
                 "ours, peak of a step (GB)"};

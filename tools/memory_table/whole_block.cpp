@@ -24,7 +24,7 @@ MemorySetting layer_of(const WholeBlockSetting& setting) {
 
 // GDN layers alone; experts, attention and vocabulary of the proxy are left out, as both runs have them alike.
 Plan plan_of(const WholeBlockSetting& setting, std::int64_t layers, const std::vector<std::string>& regions) {
-  RunConfig config = config_of(layer_of(setting), {}, {regions, {}});
+  RunConfig config = config_of(layer_of(setting), {.pre_rule = false, .output_norm = true}, {regions, {}});
   config.model.num_layers = layers;
   config.model.ffn_hidden_size = 8;
   return make_plan(config);

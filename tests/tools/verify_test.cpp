@@ -199,6 +199,7 @@ TEST(Verify, gdn2_runs_rule_2_and_its_mixer_and_names_their_kernel) {
   const CliResult layer = run_cli({"verify", golden("layer_gdn2_packed.safetensors"), "--json"});
   EXPECT_EQ(layer.code, 0) << layer.out << layer.err;
   EXPECT_THAT(layer.out, HasSubstr("d_in_proj.weight.f"));
+  EXPECT_THAT(layer.out, HasSubstr("d_in_proj.weight.f, fused")) << "layers run with both fusions too";
 }
 
 TEST(Verify, a_file_of_rule_2_under_the_name_of_rule_1_is_refused) {

@@ -56,6 +56,21 @@ TEST(Plan, a_hybrid_with_dropout_and_accumulation_takes_what_was_planned) {
   }
 }
 
+TEST(Plan, both_variants_with_and_without_each_fusion_take_what_was_planned) {
+  TempFolder folder;
+  const std::string prefix = prepare_text(folder, "text", made_text(60, 2000));
+  for (const char* variant : {"gdn", "gdn2"}) {
+    for (const char* pre_rule : {"false", "true"}) {
+      for (const char* output_norm : {"false", "true"}) {
+        SCOPED_TRACE(std::string(variant) + pre_rule + output_norm);
+        expect_within_five_percent(tiny_config(
+            prefix, {"training.bf16=true", "training.seq_length=256", "training.train_iters=4", std::string("model.experimental_attention_variant=") + variant,
+                     std::string("model.gdn_pre_gated_delta_rule_fusion=") + pre_rule, std::string("model.gdn_gated_output_norm_fusion=") + output_norm}));
+      }
+    }
+  }
+}
+
 TEST(Plan, counts_parameters_tokens_and_flops_of_the_real_model) {
   const RunConfig config = tiny_config("unused");
   const Plan plan = make_plan(config);

@@ -114,9 +114,13 @@ class Generation : public testing::TestWithParam<int> {
     plain.num_query_groups = 0;
     gdn2_short.linear_conv_kernel_dim = 1;
     gdn2_short.allow_neg_eigval = true;
+    TransformerConfig fused = hybrid_config(), fused_no_conv = no_conv, gdn2_fused = gdn2_hybrid_config();
+    for (TransformerConfig* config : {&fused, &fused_no_conv, &gdn2_fused})
+      config->gdn_pre_gated_delta_rule_fusion = config->gdn_gated_output_norm_fusion = true;
     const Case cases[] = {{"gdn", linear_config()},        {"softmax", softmax_config()}, {"hybrid", hybrid_config()},
                           {"gdn_conv2_neg", short_conv},   {"gdn_conv1", no_conv},        {"softmax_plain", plain},
-                          {"gdn2", gdn2_config()},         {"gdn2_hybrid", gdn2_hybrid_config()}, {"gdn2_conv1_neg", gdn2_short}};
+                          {"gdn2", gdn2_config()},         {"gdn2_hybrid", gdn2_hybrid_config()}, {"gdn2_conv1_neg", gdn2_short},
+                          {"fused", fused},                {"fused_conv1", fused_no_conv}, {"gdn2_fused", gdn2_fused}};
     return cases[index];
   }
 };
@@ -160,7 +164,7 @@ TEST_P(Generation, pieces_of_several_tokens_equal_the_full_forward) {
   EXPECT_EQ(cache.tokens, 150);
 }
 
-INSTANTIATE_TEST_SUITE_P(models, Generation, testing::Range(0, 9));
+INSTANTIATE_TEST_SUITE_P(models, Generation, testing::Range(0, 12));
 
 TEST(Generate, greedy_text_is_that_of_full_forwards_and_ends_at_the_end_token) {
   Session session = make_session(run_config(hybrid_config()), false, DeviceKind::Cpu);

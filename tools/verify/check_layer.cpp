@@ -1,4 +1,4 @@
-// See checks.h: a Gated DeltaNet mixer of either version, its weights under logical names.
+// See checks.h: a Gated DeltaNet mixer of either version, its weights under logical names, without the fusions and with both.
 #include <memory>
 
 #include "kernels/gated_delta_rule.h"
@@ -10,28 +10,20 @@
 #include "tools/verify/golden.h"
 
 namespace deltron::tools {
+namespace {
 
-void check_layer(Context& ctx, const std::string& path, FileReport& report) {
-  constexpr double kForwardLimit = 1e-5, kGradientLimit = 1e-4;
-  const GoldenFile golden(path);
-  TransformerConfig config;
-  config.num_layers = 1;
-  config.hidden_size = golden.size("hidden_size");
-  config.linear_num_key_heads = golden.size("linear_num_key_heads");
-  config.linear_num_value_heads = golden.size("linear_num_value_heads");
-  config.linear_key_head_dim = golden.size("linear_key_head_dim");
-  config.linear_value_head_dim = golden.size("linear_value_head_dim");
-  config.linear_conv_kernel_dim = golden.size("linear_conv_kernel_dim");
-  config.layernorm_epsilon = golden.number("out_norm_eps");
-  const bool second = base_name(path).rfind("layer_gdn2_", 0) == 0;
-  config.experimental_attention_variant = second ? ExperimentalAttentionVariant::Gdn2 : ExperimentalAttentionVariant::Gdn;
+constexpr double kForwardLimit = 1e-5, kGradientLimit = 1e-4;
+
+// One run of the layer, with both fusions or without; `suffix` marks its tensors in the report.
+void run_layer(Context& ctx, const GoldenFile& golden, const std::string& path, const TransformerConfig& config, const std::string& suffix,
+               FileReport& report) {
   ParameterStore store;
   LayerSetup setup;
   setup.store = &store;
   setup.config = &config;
   setup.input_norm = false;
   std::unique_ptr<GatedDeltaNet> layer;
-  if (second)
+  if (config.experimental_attention_variant == ExperimentalAttentionVariant::Gdn2)
     layer = std::make_unique<GatedDeltaNet2>(setup);
   else
     layer = std::make_unique<GatedDeltaNet>(setup);
@@ -60,15 +52,38 @@ void check_layer(Context& ctx, const std::string& path, FileReport& report) {
   const auto layout = std::make_shared<const SequenceLayout>(ctx, golden.integers("cu_seqlens"), sizes[0]);
   const Tensor x = make_leaf(golden.tensor(ctx, "x", DType::F32), "x");
   const Tensor y = layer->forward(ctx, x, layout);
+  const auto compare = [&](const std::string& name, const Tensor& ours, double limit) {
+    report.comparisons.push_back(golden.compare(ctx, name, ours, limit));
+    report.comparisons.back().name += suffix;
+  };
+  compare("y", y, kForwardLimit);
+  backward(ctx, {y}, {golden.tensor(ctx, "d_y", DType::F32)});
+  compare("d_x", leaf_of(x)->gradient, kGradientLimit);
+  for (const LogicalTensor& weight : weights)
+    compare("d_" + weight.name.substr(prefix.size()), weight.slice(weight.parameter->main_gradient), kGradientLimit);
+}
+
+}  // namespace
+
+void check_layer(Context& ctx, const std::string& path, FileReport& report) {
+  const GoldenFile golden(path);
+  TransformerConfig config;
+  config.num_layers = 1;
+  config.hidden_size = golden.size("hidden_size");
+  config.linear_num_key_heads = golden.size("linear_num_key_heads");
+  config.linear_num_value_heads = golden.size("linear_num_value_heads");
+  config.linear_key_head_dim = golden.size("linear_key_head_dim");
+  config.linear_value_head_dim = golden.size("linear_value_head_dim");
+  config.linear_conv_kernel_dim = golden.size("linear_conv_kernel_dim");
+  config.layernorm_epsilon = golden.number("out_norm_eps");
+  const bool second = base_name(path).rfind("layer_gdn2_", 0) == 0;
+  config.experimental_attention_variant = second ? ExperimentalAttentionVariant::Gdn2 : ExperimentalAttentionVariant::Gdn;
   report.kind = "layer";
   report.dtype = dtype_name(DType::F32);
   report.kernel = second ? kernels::cpu::gated_delta_rule_2_kernel_name() : kernels::cpu::gated_delta_rule_kernel_name();
-  report.comparisons.push_back(golden.compare(ctx, "y", y, kForwardLimit));
-  backward(ctx, {y}, {golden.tensor(ctx, "d_y", DType::F32)});
-  report.comparisons.push_back(golden.compare(ctx, "d_x", leaf_of(x)->gradient, kGradientLimit));
-  for (const LogicalTensor& weight : weights) {
-    const std::string name = "d_" + weight.name.substr(prefix.size());
-    report.comparisons.push_back(golden.compare(ctx, name, weight.slice(weight.parameter->main_gradient), kGradientLimit));
+  for (const bool fused : {false, true}) {
+    config.gdn_pre_gated_delta_rule_fusion = config.gdn_gated_output_norm_fusion = fused;
+    run_layer(ctx, golden, path, config, fused ? ", fused" : "", report);
   }
 }
 

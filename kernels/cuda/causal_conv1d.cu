@@ -181,6 +181,9 @@ template <class Args>
 void check_conv(const Args& args) {
   DELTRON_CHECK(args.kernel >= 1 && args.kernel <= kMostTaps, "causal_conv1d takes kernels of 1 to ", kMostTaps, ", not ", args.kernel);
   DELTRON_CHECK(args.tokens == 0 || args.documents.count > 0, "causal_conv1d needs documents");
+  const std::int64_t* offsets = args.documents.host();
+  DELTRON_CHECK(args.tokens == 0 || (offsets[0] == 0 && offsets[args.documents.count] == args.tokens),
+                "cu_seqlens must run from 0 to the number of tokens, ", args.tokens);
   check_parameter(args.dtype, args.weight_dtype, "causal_conv1d");
 }
 

@@ -69,12 +69,6 @@ void gated_delta_rule_backward(const GatedDeltaRuleBackwardArgs& args, const Str
 // Name of the kernel that serves these sizes, for reports ("cpu.chunked64.avx3").
 const char* gated_delta_rule_kernel_name();
 }  // namespace cpu
-namespace cuda {
-std::int64_t gated_delta_rule_forward_workspace_bytes(const GatedDeltaRuleForwardArgs& args, const StreamHandle& stream);
-void gated_delta_rule_forward(const GatedDeltaRuleForwardArgs& args, const StreamHandle& stream);
-std::int64_t gated_delta_rule_backward_workspace_bytes(const GatedDeltaRuleBackwardArgs& args, const StreamHandle& stream);
-void gated_delta_rule_backward(const GatedDeltaRuleBackwardArgs& args, const StreamHandle& stream);
-}  // namespace cuda
 
 // On a GPU: the same arguments and the same saved tensors, all of them device memory (documents.host_cu_seqlens: host memory).
 // Backward rebuilds what it needs and does not read t_inverse.

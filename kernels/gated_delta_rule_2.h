@@ -75,12 +75,6 @@ void gated_delta_rule_2_backward(const GatedDeltaRule2BackwardArgs& args, const 
 // Name of the kernel that serves these sizes, for reports ("cpu.chunked64x16.avx3").
 const char* gated_delta_rule_2_kernel_name();
 }  // namespace cpu
-namespace cuda {
-std::int64_t gated_delta_rule_2_forward_workspace_bytes(const GatedDeltaRule2ForwardArgs& args, const StreamHandle& stream);
-void gated_delta_rule_2_forward(const GatedDeltaRule2ForwardArgs& args, const StreamHandle& stream);
-std::int64_t gated_delta_rule_2_backward_workspace_bytes(const GatedDeltaRule2BackwardArgs& args, const StreamHandle& stream);
-void gated_delta_rule_2_backward(const GatedDeltaRule2BackwardArgs& args, const StreamHandle& stream);
-}  // namespace cuda
 
 // On a GPU: the same arguments and the same saved tensors, all of them device memory (documents.host_cu_seqlens: host memory).
 namespace cuda {

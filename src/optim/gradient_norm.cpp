@@ -49,6 +49,13 @@ void GradientNorm::compute(Context& ctx, double clip) {
   DELTRON_LAUNCH(ctx, clip_scale, clip_args);
 }
 
+void GradientNorm::flag_nonfinite(Context& ctx, const Tensor& value) {
+  kernels::ClipScaleArgs args;  // flags where the square root is not finite
+  args.squared_norm = value.data_as<const double>();
+  args.nonfinite_flag = flag_.data_as<std::int32_t>();
+  DELTRON_LAUNCH(ctx, clip_scale, args);
+}
+
 double GradientNorm::norm(Context& ctx) const {
   if (ctx.is_meta()) return 0;
   double value = 0;

@@ -18,6 +18,8 @@ class GradientNorm {
 
   const double* scale() const { return scale_.data_as<const double>(); }            // device
   const std::int32_t* nonfinite_flag() const { return flag_.data_as<const std::int32_t>(); }  // device; sticky
+  // Raises the flag if `value` (fp64 [1], >= 0) is not finite.
+  void flag_nonfinite(Context& ctx, const Tensor& value);
   // Host values of the last compute().
   double norm(Context& ctx) const;
   bool nonfinite(Context& ctx) const;

@@ -30,8 +30,8 @@ class Optimizer {
 
   // One update from the main gradients: norm, clipping, update. With a non-finite norm nothing changes and nonfinite() tells.
   void step(Context& ctx, double lr);
-  // Norm and flags only: for a step that is refused for another reason (a non-finite loss).
-  void measure(Context& ctx) { norm_.compute(ctx, config_.clip_grad); }
+  // The next step changes nothing if this value (fp64 [1], >= 0) is not finite; decided on the device.
+  void refuse_nonfinite(Context& ctx, const Tensor& value) { norm_.flag_nonfinite(ctx, value); }
   double gradient_norm(Context& ctx) const { return norm_.norm(ctx); }
   bool nonfinite(Context& ctx) const { return norm_.nonfinite(ctx); }
   const GradientNorm& norm() const { return norm_; }

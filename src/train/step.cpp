@@ -6,10 +6,15 @@
 #include "src/autograd/engine.h"
 #include "src/autograd/offload_manager.h"
 #include "src/model/flops.h"
+#include "src/tensor/ops.h"
 
 namespace deltron {
 
-StepResult forward_backward(Session& session, const std::vector<HostBatch>& micro_batches, const MicroBatchHook& hook, std::int64_t only) {
+namespace {
+
+// The loss is summed on the device, into `total` (fp64, one value): the host reads it once, when the step is over.
+StepResult run_micro_batches(Session& session, const std::vector<HostBatch>& micro_batches, const MicroBatchHook& hook, std::int64_t only,
+                             const Tensor& total) {
   Context& ctx = *session.ctx;
   OffloadManager& offload = ctx.slot<OffloadManager>();
   StepResult result;
@@ -32,21 +37,32 @@ StepResult forward_backward(Session& session, const std::vector<HostBatch>& micr
     const Tensor seed = make_tensor(ctx, {1}, DType::F64, {1.0}, "loss seed");
     backward(ctx, {loss}, {seed});
     if (hook) hook(m);
-    if (!ctx.is_meta()) result.loss += to_doubles(ctx, loss)[0];
+    accumulate(ctx, loss.detached(), total);
   }
   offload.reset(ctx);
+  return result;
+}
+
+Tensor step_loss(Context& ctx) { return Tensor::zeros(ctx, {1}, DType::F64, "step loss", MemoryTag::Workspace); }
+double host_value(Context& ctx, const Tensor& value) { return ctx.is_meta() ? 0.0 : to_doubles(ctx, value)[0]; }
+
+}  // namespace
+
+StepResult forward_backward(Session& session, const std::vector<HostBatch>& micro_batches, const MicroBatchHook& hook, std::int64_t only) {
+  const Tensor total = step_loss(*session.ctx);
+  StepResult result = run_micro_batches(session, micro_batches, hook, only, total);
+  result.loss = host_value(*session.ctx, total);
   return result;
 }
 
 StepResult train_step(Session& session, const std::vector<HostBatch>& micro_batches, double lr, const MicroBatchHook& hook) {
   Context& ctx = *session.ctx;
   session.model->parameters().zero_main_gradients(ctx);
-  StepResult result = forward_backward(session, micro_batches, hook);
-  if (std::isfinite(result.loss)) {
-    session.optimizer->step(ctx, lr);
-  } else {
-    session.optimizer->measure(ctx);  // no update from a loss that is not finite, whatever its gradients are
-  }
+  const Tensor total = step_loss(ctx);
+  StepResult result = run_micro_batches(session, micro_batches, hook, -1, total);
+  session.optimizer->refuse_nonfinite(ctx, total);  // no update from a loss that is not finite, whatever its gradients are
+  session.optimizer->step(ctx, lr);
+  result.loss = host_value(ctx, total);
   result.gradient_norm = session.optimizer->gradient_norm(ctx);
   result.nonfinite = session.optimizer->nonfinite(ctx) || !std::isfinite(result.loss);
   return result;

@@ -2,13 +2,12 @@
 #include <map>
 #include <memory>
 
-#include "kernels/gated_delta_rule.h"
-#include "kernels/gated_delta_rule_2.h"
 #include "src/autograd/engine.h"
 #include "src/autograd/functions_gdn2.h"
 #include "src/base/file.h"
 #include "tools/verify/checks.h"
 #include "tools/verify/golden.h"
+#include "tools/verify/rule_kernel.h"
 
 namespace deltron::tools {
 namespace {
@@ -78,7 +77,8 @@ void check_op(Context& ctx, const std::string& path, DType dtype, FileReport& re
 
   report.kind = "op";
   report.dtype = dtype_name(dtype);
-  report.kernel = second ? kernels::cpu::gated_delta_rule_2_kernel_name() : kernels::cpu::gated_delta_rule_kernel_name();
+  const std::vector<std::int64_t> keys = golden.shape("k", 3), values = golden.shape("v", 3);
+  report.kernel = rule_kernel_name(ctx, second, {keys[1], values[1], keys[2], values[2]}, dtype);
   const bool same_keys = base_name(path).rfind("op_gdn_beta2_same_keys", 0) == 0;
   const auto compare = [&](const std::string& name, const Tensor& ours) {
     report.comparisons.push_back(golden.compare(ctx, name, ours, limit_of(name, dtype, same_keys)));

@@ -156,8 +156,10 @@ class CublasLt : public ProductLibrary {
     const bool wide = args.a_dtype == DType::F64;
     const void* alpha = wide ? static_cast<const void*>(&alpha64) : &alpha32;
     const void* beta = wide ? static_cast<const void*>(&beta64) : &beta32;
+    const auto start = reinterpret_cast<std::uintptr_t>(args.workspace.data);
+    void* workspace = reinterpret_cast<void*>((start + kProductAlignment - 1) / kProductAlignment * kProductAlignment);
     check(f_.matmul(handle_, plan.operation, alpha, args.b, plan.left, args.a, plan.right, beta, args.c, plan.out, args.c, plan.out, &plan.algorithm,
-                    args.workspace.data, static_cast<std::size_t>(kProductWorkspace), static_cast<cudaStream_t>(stream)),
+                    workspace, static_cast<std::size_t>(kProductWorkspace - kProductAlignment), static_cast<cudaStream_t>(stream)),
           "product");
     return true;
   }
@@ -192,7 +194,7 @@ class CublasLt : public ProductLibrary {
     const auto set = [&](cublasLtMatmulPreferenceAttributes_t which, const void* value, std::size_t bytes) {
       check(f_.preference_set(preference, which, value, bytes), "preference");
     };
-    const auto workspace = static_cast<std::uint64_t>(kProductWorkspace);
+    const auto workspace = static_cast<std::uint64_t>(kProductWorkspace - kProductAlignment);
     // Sums of a cut K are formed in the workspace in a fixed order, never by writers that meet in C.
     const std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace));

@@ -9,7 +9,9 @@
 
 namespace deltron::kernels::cuda {
 
-inline constexpr std::int64_t kProductWorkspace = std::int64_t{32} << 20;
+// What a product's caller lends: the library's part, and room to begin it on 256 bytes.
+inline constexpr std::int64_t kProductAlignment = 256;
+inline constexpr std::int64_t kProductWorkspace = (std::int64_t{32} << 20) + kProductAlignment;
 
 class ProductLibrary {
  public:

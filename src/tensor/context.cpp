@@ -45,7 +45,7 @@ class CudaContext {
 
 Context::Context(const ContextOptions& options) : options_(options) {
   const bool cuda = options.device == DeviceKind::Cuda;
-  if (cuda) require_cuda();
+  if (cuda || (kernel_device() == DeviceKind::Cuda && !DELTRON_HAVE_CUDA)) require_cuda();  // a plan for cuda needs its kernels' sizes
   const int threads = options.threads > 0 ? options.threads : available_cores();
   // A plan needs the number of threads for workspace sizes, but no running workers beyond it: they sleep.
   pool_ = std::make_unique<ThreadPool>(threads, options.pin_threads && !is_meta());

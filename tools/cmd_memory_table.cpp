@@ -35,6 +35,7 @@ class MemoryTableCommand : public Command {
     options.value("--linear-key-head-dim", setting_.key_dim, "N", "[128]");
     options.value("--linear-value-head-dim", setting_.value_dim, "N", "[128]");
     options.value("--linear-conv-kernel-dim", setting_.conv_kernel, "N", "[4]");
+    options.value("--min-offloaded-tensor-size", setting_.min_offloaded_tensor_size, "N", "elements; smaller storages stay on the device [1048576]");
     options.choice("--params-dtype", dtype_, {"bf16", "fp32"}, "weights and activations [bf16]");
     options.value("--chunk-length", chunk_, "N", "chunk of the published rule [64]");
     options.choice("--fusion", fusion_, {"unfused", "output-norm", "pre-rule", "both", "each"}, "which fused kernels the layer runs [each]");

@@ -121,7 +121,8 @@ inline bool aligned16(const MatrixView& view, DType dtype) { return aligned16(vi
 inline bool aligned16(const MutableMatrixView& view, DType dtype) { return aligned16(view.data, view.row_stride, dtype); }
 template <class View>
 bool heads_aligned16(const View& view, DType dtype) {
-  return aligned16(view.data, view.token_stride, dtype) && view.head_stride * static_cast<std::int64_t>(dtype_size(dtype)) % 16 == 0;
+  const std::int64_t size = static_cast<std::int64_t>(dtype_size(dtype));
+  return aligned16(view.data, view.token_stride, dtype) && view.head_stride * size % 16 == 0 && view.sequence_stride * size % 16 == 0;
 }
 
 // function(S{}) with the C++ type of a storage dtype.

@@ -6,9 +6,12 @@
 namespace deltron::kernels::cuda {
 namespace {
 
-template <class View>
-__device__ __forceinline__ std::int64_t place(const View& view, std::int64_t index, std::int64_t heads) {
-  return index / heads * view.token_stride + index % heads * view.head_stride;
+// Where (row, head) number `index` lies: rows of one stride, or rows of sequences of a given length.
+template <class Args, class View>
+__device__ __forceinline__ std::int64_t place(const Args& a, const View& view, std::int64_t index) {
+  const std::int64_t row = index / a.heads, head = index % a.heads, length = a.sequence_length;
+  const std::int64_t start = length == 0 ? row * view.token_stride : row / length * view.sequence_stride + row % length * view.token_stride;
+  return start + head * view.head_stride;
 }
 
 template <class S, int N, int kGroup>
@@ -18,9 +21,9 @@ __global__ void __launch_bounds__(kRowThreads) forward_kernel(GatedRmsNormForwar
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * (kRowThreads / kGroup) + threadIdx.x / kGroup;
   const bool mine = index < a.rows * a.heads;
   const std::int64_t dim = mine ? a.dim : 0;
-  const S* x = static_cast<const S*>(a.x.data) + (mine ? place(a.x, index, a.heads) : 0);
-  const S* z = static_cast<const S*>(a.z.data) + (mine ? place(a.z, index, a.heads) : 0);
-  S* y = static_cast<S*>(a.y.data) + (mine ? place(a.y, index, a.heads) : 0);
+  const S* x = static_cast<const S*>(a.x.data) + (mine ? place(a, a.x, index) : 0);
+  const S* z = static_cast<const S*>(a.z.data) + (mine ? place(a, a.z, index) : 0);
+  S* y = static_cast<S*>(a.y.data) + (mine ? place(a, a.y, index) : 0);
   C squares = 0;
   for_columns<N, kGroup>(dim, [&](std::int64_t i) {
     C value[N];
@@ -64,7 +67,7 @@ __global__ void __launch_bounds__(kRowThreads) backward_kernel(GatedRmsNormBackw
     const std::int64_t index = base + threadIdx.x / kGroup;
     const bool mine = index < end;
     const std::int64_t dim = mine ? a.dim : 0;
-    const auto at = [&](const auto& view) { return mine ? place(view, index, a.heads) : std::int64_t{0}; };
+    const auto at = [&](const auto& view) { return mine ? place(a, view, index) : std::int64_t{0}; };
     const S* x = static_cast<const S*>(a.x.data) + at(a.x);
     const S* z = static_cast<const S*>(a.z.data) + at(a.z);
     const S* dy = static_cast<const S*>(a.dy.data) + at(a.dy);
@@ -80,7 +83,9 @@ __global__ void __launch_bounds__(kRowThreads) backward_kernel(GatedRmsNormBackw
       load_parameter(a.weight, a.weight_dtype, i, weight);
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        const C norm = value[j] * rstd, gated = slope[j] * silu(gate[j]);
+        const C norm = value[j] * rstd;
+        C gated = slope[j] * silu(gate[j]);
+        if (a.round_gated) gated = round_to_storage<S>(gated);
         dot += gated * (weight[j] + shift) * norm;
         if (a.dweight != nullptr) sums[i + j] += gated * norm;
       }
@@ -96,7 +101,9 @@ __global__ void __launch_bounds__(kRowThreads) backward_kernel(GatedRmsNormBackw
       for (int j = 0; j < N; ++j) {
         const C norm = value[j] * rstd, scale = weight[j] + shift, s = sigmoid(gate[j]);
         const C kept = round_to_storage<S>(norm * scale);
-        value[j] = rstd * (slope[j] * (gate[j] * s) * scale - norm * mean);
+        C gated = slope[j] * (gate[j] * s);
+        if (a.round_gated) gated = round_to_storage<S>(gated);
+        value[j] = rstd * (gated * scale - norm * mean);
         gate[j] = slope[j] * kept * silu_derivative(gate[j], s);
       }
       store(value, dx + i);
@@ -109,7 +116,8 @@ __global__ void __launch_bounds__(kRowThreads) backward_kernel(GatedRmsNormBackw
 }  // namespace
 
 void gated_rms_norm_forward(const GatedRmsNormForwardArgs& args, const StreamHandle& stream) {
-  DELTRON_CHECK(args.x.sequence_stride == 0 && args.z.sequence_stride == 0 && args.y.sequence_stride == 0, "gated_rms_norm takes rows of one stride");
+  DELTRON_CHECK(args.sequence_length > 0 || (args.x.sequence_stride == 0 && args.z.sequence_stride == 0 && args.y.sequence_stride == 0),
+                "gated_rms_norm needs sequence_length beside a sequence stride");
   check_parameter(args.dtype, args.weight_dtype, "gated_rms_norm");
   const std::int64_t rows = args.rows * args.heads;
   if (rows <= 0) return;
@@ -133,9 +141,9 @@ std::int64_t gated_rms_norm_backward_workspace_bytes(const GatedRmsNormBackwardA
 }
 
 void gated_rms_norm_backward(const GatedRmsNormBackwardArgs& args, const StreamHandle& stream) {
-  DELTRON_CHECK(args.x.sequence_stride == 0 && args.z.sequence_stride == 0 && args.dy.sequence_stride == 0 && args.dx.sequence_stride == 0 &&
-                    args.dz.sequence_stride == 0,
-                "gated_rms_norm takes rows of one stride");
+  DELTRON_CHECK(args.sequence_length > 0 || (args.x.sequence_stride == 0 && args.z.sequence_stride == 0 && args.dy.sequence_stride == 0 &&
+                                             args.dx.sequence_stride == 0 && args.dz.sequence_stride == 0),
+                "gated_rms_norm needs sequence_length beside a sequence stride");
   check_parameter(args.dtype, args.weight_dtype, "gated_rms_norm");
   const std::int64_t rows = args.rows * args.heads;
   if (rows <= 0) return;

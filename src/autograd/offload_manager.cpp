@@ -223,6 +223,7 @@ void OffloadManager::restore(Context& ctx, const Storage* storage) {
   const auto entry = away_.find(storage);
   if (entry == away_.end()) return;
   const std::shared_ptr<MovedStorage> moved = entry->second;
+  stats_.read_before_wait++;
   restore(ctx, *moved);
 }
 

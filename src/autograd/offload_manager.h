@@ -32,6 +32,7 @@ struct OffloadStats {
   std::int64_t bytes_in = 0;       // copied back
   std::int64_t groups_moved = 0;   // that sent bytes out
   std::int64_t reloads_at_once = 0;       // storages asked for before their prefetch had begun
+  std::int64_t read_before_wait = 0;      // storages that a saved tensor was read from before their group's wait
   std::int64_t kept_while_draining = 0;   // storages needed again before they were freed: nothing to reload
   std::int64_t duplicates = 0;     // storages captured again within a group
 };

@@ -12,14 +12,6 @@ struct NotYet {
   std::vector<const char*> words;  // the refused words; empty: every value but the default
 };
 
-const std::vector<NotYet>& model_entries() {
-  static const std::vector<NotYet> entries = {
-      {"model.gdn_pre_gated_delta_rule_fusion", {}},
-      {"model.gdn_gated_output_norm_fusion", {}},
-  };
-  return entries;
-}
-
 const std::vector<NotYet>& run_entries() {
   static const std::vector<NotYet> entries = {
       {"parallel.tensor_model_parallel_size", {}},
@@ -42,15 +34,9 @@ void refuse(RuleContext& context, const std::vector<NotYet>& entries) {
   }
 }
 
-void refuse_in_model(RuleContext& context) { refuse(context, model_entries()); }
 void refuse_in_run(RuleContext& context) { refuse(context, run_entries()); }
 
 }  // namespace
-
-const std::vector<Rule>& model_not_yet_rules() {
-  static const std::vector<Rule> rules = {{"model_features_exist", {391}, "features of the network that this version lacks are refused", refuse_in_model}};
-  return rules;
-}
 
 const std::vector<Rule>& not_yet_rules() {
   static const std::vector<Rule> rules = {{"features_exist", {392}, "features of the run that this version lacks are refused", refuse_in_run}};

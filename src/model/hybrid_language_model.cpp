@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "src/autograd/offload.h"
+#include "src/base/signals.h"
 
 namespace deltron {
 
@@ -16,6 +17,7 @@ HybridLanguageModel::HybridLanguageModel(Context& ctx, const TransformerConfig& 
   embedding_ = store_.declare({.name = "embedding.word_embeddings.weight", .shape = {config.vocab_size, config.hidden_size}, .dtype = dtype,
                                .init = InitKind::Normal, .init_scale = config.init_method_std});
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    poll_stop("building the model");
     setup.layer = static_cast<int>(layer);
     setup.prefix = "decoder.layers." + std::to_string(layer) + ".";
     blocks_.emplace_back(setup, seed);
@@ -63,6 +65,7 @@ Tensor HybridLanguageModel::decoder(Context& ctx, const Tensor& x, const LayoutP
   const auto layers = static_cast<std::int64_t>(blocks_.size());
   Tensor hidden = x;
   for (std::int64_t begin = 0; begin < layers;) {
+    if (ctx.is_meta()) poll_stop("planning");  // a run stops between steps
     const bool replayed = plan.full_uniform || (plan.full_block && begin < plan.full_layers);
     const std::int64_t end = plan.full_uniform ? std::min(layers, begin + plan.full_layers) : begin + 1;
     const auto region = [this, &ctx, layout, mode, begin, end](const std::vector<Tensor>& in) {

@@ -29,7 +29,10 @@ class CudaContext {
   CudaContext& operator=(const CudaContext&) = delete;
   void* stream() const { return stream_; }
   kernels::cuda::ProductLibrary* products() const { return products_.get(); }
-  void upload(void* to, const void* from, std::int64_t bytes) { synchronizations_ += uploader_.upload(to, from, bytes, stream_); }
+  void upload(void* to, const void* from, std::int64_t bytes) { synchronizations_ += transfers_.upload(to, from, bytes, stream_); }
+  void download_later(void* to, const void* from, std::int64_t bytes) {
+    synchronizations_ += transfers_.download_later(to, from, bytes, stream_);
+  }
   void synchronize() {
     ++synchronizations_;
     cuda_stream_synchronize(stream_);
@@ -39,7 +42,7 @@ class CudaContext {
  private:
   void* stream_;
   std::shared_ptr<kernels::cuda::ProductLibrary> products_;
-  CudaUploader uploader_;
+  CudaTransfers transfers_;
   std::int64_t synchronizations_ = 0;
 };
 
@@ -96,6 +99,15 @@ void Context::download(void* to, const void* from, std::int64_t bytes) {
     return cuda_->synchronize();
   }
   std::memcpy(to, from, static_cast<std::size_t>(bytes));
+}
+
+Event Context::download_later(void* to, const void* from, std::int64_t bytes) {
+  if (cuda_ && bytes > 0) {
+    cuda_->download_later(to, from, bytes);
+  } else if (!is_meta() && bytes > 0) {
+    std::memcpy(to, from, static_cast<std::size_t>(bytes));
+  }
+  return compute_point();
 }
 
 void Context::set_bytes(void* data, int value, std::int64_t bytes) {

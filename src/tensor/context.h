@@ -54,6 +54,8 @@ class Context {
   // Bytes between the host and this context's device memory, in the order of compute. `upload` returns at once; `download` waits.
   void upload(void* to, const void* from, std::int64_t bytes);
   void download(void* to, const void* from, std::int64_t bytes);
+  // Writes `to` when compute comes there, without a wait; complete with the event. `to` must live until then.
+  Event download_later(void* to, const void* from, std::int64_t bytes);
   void set_bytes(void* data, int value, std::int64_t bytes);
   void synchronize();  // everything given to compute has run; faults of kernels are thrown here
   // How often the host has waited for the device. Zero on the CPU. A training step is to add nothing.

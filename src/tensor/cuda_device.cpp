@@ -89,6 +89,16 @@ void CUDART_CB sleep_on_host(void* data) {
   std::this_thread::sleep_for(std::chrono::duration<double>(delay->seconds));
 }
 
+struct Landing {
+  void* to;
+  const void* from;
+  std::size_t bytes;
+};
+void CUDART_CB land_on_host(void* data) {
+  const std::unique_ptr<Landing> landing(static_cast<Landing*>(data));
+  std::memcpy(landing->to, landing->from, landing->bytes);
+}
+
 }  // namespace
 
 CudaStatus cuda_status() {
@@ -173,36 +183,56 @@ void cuda_set_bytes(void* data, int value, std::int64_t bytes, void* stream) {
 std::unique_ptr<RawMemory> make_cuda_memory() { return std::make_unique<CudaMemory>(); }
 std::unique_ptr<RawMemory> make_pinned_memory() { return std::make_unique<PinnedMemory>(); }
 
-CudaUploader::~CudaUploader() {
+CudaTransfers::~CudaTransfers() {
   for (Slot& slot : slots_) {
+    if (slot.in_flight) cudaEventSynchronize(as_event(slot.event));
     if (slot.event != nullptr) cudaEventDestroy(as_event(slot.event));
     if (slot.data != nullptr) cudaFreeHost(slot.data);
   }
 }
 
-std::int64_t CudaUploader::upload(void* to, const void* from, std::int64_t bytes, void* stream) {
+CudaTransfers::Slot& CudaTransfers::next_slot(std::int64_t bytes, std::int64_t& waits) {
   if (slots_.empty()) slots_.resize(kSlots);
+  Slot& slot = slots_[next_];
+  next_ = (next_ + 1) % kSlots;
+  if (slot.event == nullptr) slot.event = cuda_make_event();
+  if (slot.in_flight && !cuda_event_complete(slot.event)) {
+    cuda_event_wait(slot.event);
+    ++waits;
+  }
+  slot.in_flight = true;
+  if (slot.bytes < bytes) {
+    if (slot.data != nullptr) check(cudaFreeHost(slot.data), "pinned memory");
+    slot.data = nullptr;
+    slot.bytes = 4096;
+    while (slot.bytes < bytes) slot.bytes *= 2;
+    check(cudaHostAlloc(&slot.data, static_cast<std::size_t>(slot.bytes), cudaHostAllocPortable), "pinned memory for copies");
+  }
+  return slot;
+}
+
+std::int64_t CudaTransfers::upload(void* to, const void* from, std::int64_t bytes, void* stream) {
   std::int64_t waits = 0;
   for (std::int64_t done = 0; done < bytes; done += kMostBytes) {
     const std::int64_t part = std::min(kMostBytes, bytes - done);
-    Slot& slot = slots_[next_];
-    next_ = (next_ + 1) % kSlots;
-    if (slot.event == nullptr) slot.event = cuda_make_event();
-    if (slot.in_flight && !cuda_event_complete(slot.event)) {
-      cuda_event_wait(slot.event);
-      ++waits;
-    }
-    if (slot.bytes < part) {
-      if (slot.data != nullptr) check(cudaFreeHost(slot.data), "pinned memory");
-      slot.data = nullptr;
-      slot.bytes = 4096;
-      while (slot.bytes < part) slot.bytes *= 2;
-      check(cudaHostAlloc(&slot.data, static_cast<std::size_t>(slot.bytes), cudaHostAllocPortable), "pinned memory for uploads");
-    }
+    Slot& slot = next_slot(part, waits);
     std::memcpy(slot.data, static_cast<const char*>(from) + done, static_cast<std::size_t>(part));
     cuda_copy(static_cast<char*>(to) + done, slot.data, part, stream);
     cuda_record(slot.event, stream);
-    slot.in_flight = true;
+  }
+  return waits;
+}
+
+std::int64_t CudaTransfers::download_later(void* to, const void* from, std::int64_t bytes, void* stream) {
+  std::int64_t waits = 0;
+  for (std::int64_t done = 0; done < bytes; done += kMostBytes) {
+    const std::int64_t part = std::min(kMostBytes, bytes - done);
+    Slot& slot = next_slot(part, waits);
+    cuda_copy(slot.data, static_cast<const char*>(from) + done, part, stream);
+    auto landing = std::make_unique<Landing>(Landing{static_cast<char*>(to) + done, slot.data, static_cast<std::size_t>(part)});
+    check(cudaLaunchHostFunc(as_stream(stream), land_on_host, landing.get()), "copy to the host");
+    landing.release();
+    cuda_record(slot.event, stream);
   }
   return waits;
 }

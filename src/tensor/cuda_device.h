@@ -53,16 +53,18 @@ void cuda_set_bytes(void* data, int value, std::int64_t bytes, void* stream);
 std::unique_ptr<RawMemory> make_cuda_memory();    // cudaMalloc on the current device
 std::unique_ptr<RawMemory> make_pinned_memory();  // host memory that copies run from and to asynchronously
 
-// Host data to the device through pinned slots, so that the caller's memory is free again at once and nothing waits for the device
-// unless it is kSlots uploads behind.
-class CudaUploader {
+// Small and large copies between the device and any host memory, through pinned slots, so that nobody waits unless the device is kSlots
+// copies behind. Each call returns how often it had to wait.
+class CudaTransfers {
  public:
-  CudaUploader() = default;
-  ~CudaUploader();
-  CudaUploader(const CudaUploader&) = delete;
-  CudaUploader& operator=(const CudaUploader&) = delete;
-  // Returns how often it had to wait for the device.
+  CudaTransfers() = default;
+  ~CudaTransfers();
+  CudaTransfers(const CudaTransfers&) = delete;
+  CudaTransfers& operator=(const CudaTransfers&) = delete;
+  // The caller's memory is free again when this returns.
   std::int64_t upload(void* to, const void* from, std::int64_t bytes, void* stream);
+  // `to` is written when the stream comes there; it must live until then.
+  std::int64_t download_later(void* to, const void* from, std::int64_t bytes, void* stream);
 
  private:
   static constexpr std::size_t kSlots = 64;
@@ -73,6 +75,7 @@ class CudaUploader {
     void* event = nullptr;
     bool in_flight = false;
   };
+  Slot& next_slot(std::int64_t bytes, std::int64_t& waits);
   std::vector<Slot> slots_;
   std::size_t next_ = 0;
 };

@@ -37,7 +37,8 @@ void cuda_copy(void*, const void*, std::int64_t, void*) { refuse(); }
 void cuda_set_bytes(void*, int, std::int64_t, void*) { refuse(); }
 std::unique_ptr<RawMemory> make_cuda_memory() { refuse(); }
 std::unique_ptr<RawMemory> make_pinned_memory() { refuse(); }
-CudaUploader::~CudaUploader() = default;
-std::int64_t CudaUploader::upload(void*, const void*, std::int64_t, void*) { refuse(); }
+CudaTransfers::~CudaTransfers() = default;
+std::int64_t CudaTransfers::upload(void*, const void*, std::int64_t, void*) { refuse(); }
+std::int64_t CudaTransfers::download_later(void*, const void*, std::int64_t, void*) { refuse(); }
 
 }  // namespace deltron

@@ -148,6 +148,11 @@ void copy_to_host(Context& ctx, const Tensor& tensor, void* data) {
   if (tensor.bytes() > 0) ctx.download(data, tensor.data(), tensor.bytes());
 }
 
+Event copy_to_host_later(Context& ctx, const Tensor& tensor, void* data) {
+  DELTRON_CHECK(tensor.is_contiguous(), "copy from '", tensor.name(), "'");
+  return ctx.download_later(data, tensor.data(), tensor.bytes());
+}
+
 std::vector<double> to_doubles(Context& ctx, const Tensor& tensor) {
   DELTRON_CHECK(!ctx.is_meta(), "a meta tensor holds no values");
   std::vector<double> values(static_cast<std::size_t>(tensor.count()));

@@ -7,6 +7,7 @@
 #include "src/autograd/offload_manager.h"
 #include "src/model/flops.h"
 #include "src/train/activation_offload.h"
+#include "src/train/capacity.h"
 #include "src/train/step.h"
 
 namespace deltron {
@@ -23,8 +24,10 @@ HostBatch planned_batch(const RunConfig& config) {
 }
 
 Plan make_plan(const RunConfig& config) {
+  require_plannable(config);
   Plan plan;
   plan.config = config;
+  plan.machine = machine_memory();
   Session session = make_session(config, true, DeviceKind::Meta);
   for (const LogicalTensor& logical : session.model->parameters().logical()) {
     plan.parameters.push_back({logical.name, logical.shape, shape_count(logical.shape)});
@@ -71,10 +74,11 @@ std::string to_text(const Plan& plan) {
           human_count(plan.flops_per_token * static_cast<double>(plan.tokens_per_step)) + " FLOPs (" + human_count(plan.flops_per_token) +
           " a token, forward and backward)\n";
   text += "memory      " + bytes(plan.memory.peak) + " at its peak (" + device_name(plan.config.training.device) + ", one rank):\n";
-  const double limit = plan.config.training.memory_limit_gib * 1024.0 * 1024.0 * 1024.0;
-  if (limit > 0) {
-    text += std::string("  limit             ") + bytes(static_cast<std::int64_t>(limit)) +
-            (static_cast<double>(plan.memory.peak) > limit ? ": does not fit\n" : ": fits\n");
+  const std::int64_t limit = memory_limit_bytes(plan.config);
+  if (limit > 0) text += "  limit             " + bytes(limit) + (plan.memory.peak > limit ? ": does not fit\n" : ": fits\n");
+  if (limit == 0 && plan.machine.total > 0 && plan.config.training.device != DeviceKind::Cuda) {
+    const char* verdict = plan.memory.peak > plan.machine.total ? ": does not fit\n" : plan.memory.peak > plan.machine.available ? ": more than is free now\n" : ": fits\n";
+    text += "  this machine      " + bytes(plan.machine.total) + ", " + bytes(plan.machine.available) + " of it free" + verdict;
   }
   for (int tag = 0; tag < kMemoryTags; ++tag) {
     const std::int64_t value = plan.memory.by_tag_at_peak[static_cast<std::size_t>(tag)];
@@ -102,6 +106,8 @@ std::string to_json(const Plan& plan) {
   json["tokens_per_step"] = plan.tokens_per_step;
   json["flops_per_token"] = plan.flops_per_token;
   json["peak_bytes"] = plan.memory.peak;
+  json["machine_bytes"] = plan.machine.total;
+  json["machine_free_bytes"] = plan.machine.available;
   json["saved_for_backward_bytes"] = plan.saved_for_backward;
   if (!plan.offload.empty()) json["host_peak_bytes"] = plan.host_memory.peak;
   for (const OffloadModuleTotals& module : plan.offload) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "src/autograd/offload_policy.h"
+#include "src/base/memory_info.h"
 #include "src/train/session.h"
 
 namespace deltron {
@@ -29,8 +30,10 @@ struct Plan {
   MemoryStats host_memory;              // of offloaded activations
   std::vector<OffloadModuleTotals> offload;  // by module, of an iteration
   std::string offload_text;             // the same as a table; empty without offload
+  MachineMemory machine;                // what this machine has, whatever the training is planned for
 };
 
+// Polls for stop requests; refuses sizes beyond any machine (capacity.h).
 // Documents of a planned micro-batch fill the sequence length (no shorter ones: the case that needs most).
 Plan make_plan(const RunConfig& config);
 std::string to_text(const Plan& plan);

@@ -2,6 +2,7 @@
 #include "src/train/session.h"
 
 #include "src/train/activation_offload.h"
+#include "src/train/capacity.h"
 
 namespace deltron {
 
@@ -46,7 +47,7 @@ Session make_session(const RunConfig& config, bool trainable, DeviceKind device)
   options.planned_device = options.device == DeviceKind::Meta ? DeviceKind::Cpu : options.device;
   options.device = device;
   // A plan counts past the limit, so that it can tell by how much.
-  if (device != DeviceKind::Meta) options.memory_capacity = static_cast<std::int64_t>(config.training.memory_limit_gib * 1024.0 * 1024.0 * 1024.0);
+  if (device != DeviceKind::Meta) options.memory_capacity = memory_limit_bytes(config);
   session.ctx = std::make_unique<Context>(options);
   const auto seed = static_cast<std::uint64_t>(config.training.seed);
   session.model = std::make_unique<HybridLanguageModel>(*session.ctx, config.model, model_dtype(config), trainable, seed);

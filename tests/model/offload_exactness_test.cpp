@@ -54,8 +54,9 @@ void expect_moves(const OffloadCase& what, const OffloadRecord& record, const Of
     EXPECT_EQ(stats.bytes_out, record.bytes(0, warm) + record.bytes(1, warm)) << what.name() << "; step " << step;
     EXPECT_EQ(stats.bytes_in, stats.bytes_out) << what.name() << "; step " << step;
     EXPECT_EQ(stats.kept_while_draining, 0) << what.name() << "; step " << step;
-    // Every storage is asked for by its group, one group ahead: a hook that reads an input too early would fetch it on the spot. In the
-    // warm-up the first group of each backward comes late; later it stays on the device.
+    // Hooks lie behind the waits of the groups whose storages they read.
+    EXPECT_EQ(stats.read_before_wait, 0) << what.name() << "; step " << step;
+    // In the warm-up the first group of each backward comes late; later it stays on the device.
     if (warm) {
       EXPECT_EQ(stats.reloads_at_once, 0) << what.name() << "; step " << step;
     }

@@ -12,6 +12,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
 #include "kernels/gated_rms_norm.h"
+#include "kernels/gdn_pre_rule.h"
 #include "kernels/l2_norm.h"
 #include "kernels/matmul.h"
 #include "kernels/reduce.h"
@@ -73,6 +74,8 @@ DELTRON_UNDER_TEST(embedding_forward, EmbeddingForwardArgs)
 DELTRON_UNDER_TEST_WITH_WORKSPACE(embedding_backward, EmbeddingBackwardArgs)
 DELTRON_UNDER_TEST(gated_rms_norm_forward, GatedRmsNormForwardArgs)
 DELTRON_UNDER_TEST_WITH_WORKSPACE(gated_rms_norm_backward, GatedRmsNormBackwardArgs)
+DELTRON_UNDER_TEST_WITH_WORKSPACE(gdn_pre_rule_forward, GdnPreRuleForwardArgs)
+DELTRON_UNDER_TEST_WITH_WORKSPACE(gdn_pre_rule_backward, GdnPreRuleBackwardArgs)
 DELTRON_UNDER_TEST(l2_norm_forward, L2NormForwardArgs)
 DELTRON_UNDER_TEST(l2_norm_backward, L2NormBackwardArgs)
 DELTRON_UNDER_TEST_WITH_WORKSPACE(matmul, MatmulArgs)

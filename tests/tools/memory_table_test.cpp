@@ -41,6 +41,7 @@ MemorySetting small_setting(bool second, DType dtype) {
   setting.key_dim = 8;
   setting.value_dim = 16;
   setting.dtype = dtype;
+  setting.min_offloaded_tensor_size = 1;
   return setting;
 }
 
@@ -232,7 +233,7 @@ TEST(MemoryTableCommand, says_the_same_as_text_markdown_and_json) {
 TEST(MemoryTableCommand, every_setting_is_an_option) {
   const CliResult result = run_cli({"memory-table", "--variant", "gdn2", "--seq-length", "70", "--seq-length", "7", "--micro-batch-size", "2", "--hidden-size",
                                     "24", "--linear-num-key-heads", "2", "--linear-num-value-heads", "4", "--linear-key-head-dim", "8",
-                                    "--linear-value-head-dim", "16", "--linear-conv-kernel-dim", "3", "--params-dtype", "fp32", "--chunk-length", "16",
+                                    "--linear-value-head-dim", "16", "--linear-conv-kernel-dim", "3", "--params-dtype", "fp32", "--min-offloaded-tensor-size", "1", "--chunk-length", "16",
                                     "--fusion", "unfused", "--device", "cpu", "--as-published", "--all", "--json"});
   ASSERT_EQ(result.code, 0) << result.err;
   const nlohmann::json parsed = nlohmann::json::parse(result.out);

@@ -37,9 +37,9 @@ class Layer {
   MeasuredRow run(const RunConfig& config) {
     DELTRON_CHECK_EQ(ctx_.memory()->stats().saved, 0, "bytes that an earlier row left behind");
     auto& manager = ctx_.slot<OffloadManager>();
-    OffloadOptions options;  // its default moves every group in the first iteration
+    OffloadOptions options;  // every group moves in the first iteration
     if (config.offload.fine_grained_activation_offloading) options.modules = config.offload.offload_modules;
-    options.min_offloaded_tensor_size = 1;
+    options.min_offloaded_tensor_size = config.offload.min_offloaded_tensor_size;
     manager.configure(ctx_, options);
     manager.begin_micro_batch(ctx_);
     MeasuredRow row;
@@ -204,6 +204,7 @@ RunConfig config_of(const MemorySetting& setting, const Fusion& fusion, const Me
   }
   config.offload.fine_grained_activation_offloading = !row.offload.empty();
   config.offload.offload_modules = row.offload;
+  if (!row.offload.empty()) config.offload.min_offloaded_tensor_size = setting.min_offloaded_tensor_size;
   config.training.bf16 = setting.dtype == DType::BF16;
   config.training.seq_length = setting.seq_length;
   config.training.micro_batch_size = config.training.global_batch_size = setting.micro_batch_size;

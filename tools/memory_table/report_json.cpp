@@ -11,7 +11,8 @@ using Json = nlohmann::ordered_json;
 Json setting_json(const MemorySetting& s) {
   return {{"variant", s.variant()},       {"hidden_size", s.hidden_size}, {"seq_length", s.seq_length}, {"micro_batch_size", s.micro_batch_size},
           {"linear_num_key_heads", s.key_heads}, {"linear_num_value_heads", s.value_heads}, {"linear_key_head_dim", s.key_dim},
-          {"linear_value_head_dim", s.value_dim}, {"linear_conv_kernel_dim", s.conv_kernel}, {"params_dtype", dtype_name(s.dtype)}};
+          {"linear_value_head_dim", s.value_dim}, {"linear_conv_kernel_dim", s.conv_kernel}, {"params_dtype", dtype_name(s.dtype)},
+          {"min_offloaded_tensor_size", s.min_offloaded_tensor_size}};
 }
 
 Json storages_json(const std::vector<KeptStorage>& storages) {

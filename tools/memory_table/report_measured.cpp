@@ -34,6 +34,7 @@ std::string published_cell(const LayerReport& layer, const MemoryRow& row, bool 
 }
 
 std::string printed_cell(const LayerReport& layer, const MemoryRow& row) {
+  if (row.recompute.empty() && row.offload == std::vector<std::string>{"gdn_qkv"}) return "moved > 0";
   const PrintedFigure* printed = row.offload.empty() ? printed_figure(layer.setting, row.recompute) : nullptr;
   if (printed == nullptr) return "";
   return printed->mib + (printed->percent.empty() ? "" : " (" + printed->percent + " %)");

@@ -19,6 +19,7 @@ struct MemorySetting {
   std::int64_t key_dim = 128, value_dim = 128;
   std::int64_t conv_kernel = 4;
   DType dtype = DType::BF16;  // of weights and activations
+  std::int64_t min_offloaded_tensor_size = 1048576;  // elements; smaller storages stay on the device
   bool operator==(const MemorySetting&) const = default;
 
   std::string variant() const { return second ? "gdn2" : "gdn"; }

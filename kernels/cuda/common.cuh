@@ -178,22 +178,31 @@ void launch_matrix(const F& function, std::int64_t rows, std::int64_t cols, cons
   check_launch(what);
 }
 
-// out [cols] += partials [count, cols], summed in ascending order first; element c goes to out[c] or, for weights [cols/taps, taps]
-// whose partials lie as [taps, cols/taps], to its place there.
+// out [cols] += partials [count, cols]: eight runs of partials, each in ascending order, then the runs. Element c goes to out[c] or, for
+// weights [cols/taps, taps] whose partials lie as [taps, cols/taps], to its place there.
+inline constexpr int kPartialRuns = 8;
 template <class C>
 __global__ void add_partials_kernel(const C* partials, std::int64_t count, std::int64_t cols, std::int64_t taps, C* out) {
-  const std::int64_t col = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (col >= cols) return;
+  __shared__ C runs[kPartialRuns][32];
+  const std::int64_t col = static_cast<std::int64_t>(blockIdx.x) * 32 + threadIdx.x;
+  const std::int64_t share = (count + kPartialRuns - 1) / kPartialRuns, begin = share * threadIdx.y;
+  const std::int64_t end = begin + share < count ? begin + share : count;
   C sum = C(0);
+  if (col < cols) {
 #pragma unroll 8
-  for (std::int64_t p = 0; p < count; ++p) sum += partials[p * cols + col];
+    for (std::int64_t p = begin; p < end; ++p) sum += partials[p * cols + col];
+  }
+  runs[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || col >= cols) return;
+  for (int run = 1; run < kPartialRuns; ++run) sum += runs[run][threadIdx.x];
   const std::int64_t channels = cols / taps;
   out[col % channels * taps + col / channels] += sum;
 }
 template <class C>
 void add_partials(const void* partials, std::int64_t count, std::int64_t cols, std::int64_t taps, void* out, const StreamHandle& stream) {
-  add_partials_kernel<C><<<static_cast<unsigned>(ceil_div(cols, 64)), 64, 0, native(stream)>>>(static_cast<const C*>(partials), count, cols, taps,
-                                                                                              static_cast<C*>(out));
+  add_partials_kernel<C><<<static_cast<unsigned>(ceil_div(cols, 32)), dim3(32, kPartialRuns), 0, native(stream)>>>(static_cast<const C*>(partials), count,
+                                                                                                                 cols, taps, static_cast<C*>(out));
   check_launch("sum of partials");
 }
 

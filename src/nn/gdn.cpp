@@ -179,6 +179,13 @@ GatedDeltaNet::StageOne GatedDeltaNet::stage_one(Context& ctx, const Tensor& x, 
   const Tensor prepared = offload_group_start(ctx, ready[0], "gdn_core_attn");
   std::vector<Tensor> rule_inputs = {prepared};
   rule_inputs.insert(rule_inputs.end(), ready.begin() + 2, ready.end());  // z, which the rule does not read, left out
+  // What the rule saved leaves with it, but for pieces of the projection's gates where the norm reads z there later, or where in_proj's
+  // region frees them.
+  const bool gates_stay = output_norm_fusion_ || plan.gdn_in_proj;
+  std::vector<Tensor> saved_by_rule;
+  for (const Tensor& input : rule_inputs) {
+    if (!gates_stay || input.storage() != ready[1].storage()) saved_by_rule.push_back(input);
+  }
   ready.clear();
   Tensor core;
   {
@@ -186,7 +193,7 @@ GatedDeltaNet::StageOne GatedDeltaNet::stage_one(Context& ctx, const Tensor& x, 
     core = plan.gdn_core_attn ? recompute(ctx, "gdn_core_attn", rule_region, rule_inputs)[0] : rule_region(rule_inputs)[0];
   }
   if (plan.gdn_qkv) preparation.discard_output_and_register_recompute(core);
-  core = offload_group_commit(ctx, core, "gdn_core_attn", {prepared});
+  core = offload_group_commit(ctx, core, "gdn_core_attn", saved_by_rule);
   core = offload_group_commit(ctx, core, "gdn_qkv", {conv_input});
   if (plan.gdn_norm_out) {
     stage.norm_out = std::make_shared<DiscardOutputRegion>("gdn_norm_out");

@@ -67,7 +67,7 @@ void require_room(const RunConfig& config) {
   require_plannable(config);
   const double least = least_bytes(config);
   const bool hopeless = least > as_double(machine.total);  // no need to count it out
-  const double peak = hopeless ? least : as_double(make_plan(config).memory.peak);
+  const double peak = hopeless ? least : as_double(make_plan(config).machine_peak());
   const std::string values = std::string(hopeless ? "at least " : "") + bytes_text(peak) + " by plan; this machine has " +
                              bytes_text(as_double(machine.total)) + ", " + bytes_text(as_double(machine.available)) + " of it free";
   if (peak > as_double(machine.total)) {

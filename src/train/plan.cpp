@@ -77,7 +77,9 @@ std::string to_text(const Plan& plan) {
   const std::int64_t limit = memory_limit_bytes(plan.config);
   if (limit > 0) text += "  limit             " + bytes(limit) + (plan.memory.peak > limit ? ": does not fit\n" : ": fits\n");
   if (limit == 0 && plan.machine.total > 0 && plan.config.training.device != DeviceKind::Cuda) {
-    const char* verdict = plan.memory.peak > plan.machine.total ? ": does not fit\n" : plan.memory.peak > plan.machine.available ? ": more than is free now\n" : ": fits\n";
+    const char* verdict = plan.machine_peak() > plan.machine.total       ? ": does not fit\n"
+                          : plan.machine_peak() > plan.machine.available ? ": more than is free now\n"
+                                                                         : ": fits\n";
     text += "  this machine      " + bytes(plan.machine.total) + ", " + bytes(plan.machine.available) + " of it free" + verdict;
   }
   for (int tag = 0; tag < kMemoryTags; ++tag) {

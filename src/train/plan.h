@@ -31,6 +31,8 @@ struct Plan {
   std::vector<OffloadModuleTotals> offload;  // by module, of an iteration
   std::string offload_text;             // the same as a table; empty without offload
   MachineMemory machine;                // what this machine has, whatever the training is planned for
+  // What a training on the CPU takes of it: there the device and the host pool are one memory.
+  std::int64_t machine_peak() const { return memory.peak + host_memory.peak; }
 };
 
 // Polls for stop requests; refuses sizes beyond any machine (capacity.h).

@@ -20,7 +20,8 @@ OffloadOptions moving(const std::vector<std::string>& modules, std::int64_t smal
 struct Published {
   std::int64_t device = 0, host = 0;
 };
-Published published_layer(ExperimentalAttentionVariant variant, const std::vector<std::string>& offload, const std::vector<std::string>& recompute) {
+Published published_layer(ExperimentalAttentionVariant variant, const std::vector<std::string>& offload, const std::vector<std::string>& recompute,
+                          bool pre_rule_fusion = false, bool output_norm_fusion = false) {
   Context ctx(small_context(1, DeviceKind::Meta));
   OffloadManager& manager = ctx.slot<OffloadManager>();
   manager.configure(ctx, moving(offload, OffloadOptions{}.min_offloaded_tensor_size));
@@ -32,6 +33,8 @@ Published published_layer(ExperimentalAttentionVariant variant, const std::vecto
   config.linear_num_value_heads = 32;
   config.linear_key_head_dim = config.linear_value_head_dim = 128;
   config.linear_conv_kernel_dim = 4;
+  config.gdn_pre_gated_delta_rule_fusion = pre_rule_fusion;
+  config.gdn_gated_output_norm_fusion = output_norm_fusion;
   ParameterStore store;
   LayerSetup setup;
   setup.store = &store;
@@ -62,12 +65,24 @@ TEST(OffloadLayers, gdn_qkv_takes_16_mib_a_layer_off_the_device_in_the_published
   }
 }
 
-TEST(OffloadLayers, gdn_core_attn_takes_q_k_v_and_the_inverse_off_the_device) {
-  // q, k, v: 8192 channels of bf16; the first rule's inverse: 32 heads of 64 values a token.
-  for (const auto& [variant, mib] : {std::pair{ExperimentalAttentionVariant::Gdn, 20}, {ExperimentalAttentionVariant::Gdn2, 16}}) {
-    const Published without = published_layer(variant, {}, {}), with = published_layer(variant, {"gdn_core_attn"}, {});
-    EXPECT_EQ(without.device - with.device, mib * kMiB);
-    EXPECT_EQ(with.host, mib * kMiB);
+TEST(OffloadLayers, gdn_core_attn_takes_what_the_rule_saved_off_the_device) {
+  // q, k, v: 8192 channels of bf16, 16 MiB. The first rule's inverse: 32 heads of 64 values a token, 4 MiB. The projection's gates, z among
+  // them: 4160 channels (gdn) or 12288 (gdn2), 8.125 or 24 MiB; they stay where the fused norm reads z in place, or in_proj frees them.
+  // The fused preparation's gates: of gdn too small to move (128 KiB), of gdn2 decay (fp32, 2048), b (2048) and w (4096): 20 MiB.
+  constexpr auto kGdn = ExperimentalAttentionVariant::Gdn, kGdn2 = ExperimentalAttentionVariant::Gdn2;
+  const struct {
+    ExperimentalAttentionVariant variant;
+    bool pre_rule, norm, in_proj;
+    double mib;
+  } rows[] = {{kGdn, false, false, false, 28.125}, {kGdn2, false, false, false, 40}, {kGdn, false, true, false, 20},
+              {kGdn2, false, true, false, 16},     {kGdn, false, false, true, 20},   {kGdn2, false, false, true, 16},
+              {kGdn, true, false, false, 20},      {kGdn2, true, false, false, 36},  {kGdn2, true, true, true, 36}};
+  for (const auto& row : rows) {
+    const std::vector<std::string> recompute = row.in_proj ? std::vector<std::string>{"gdn_in_proj"} : std::vector<std::string>{};
+    const Published without = published_layer(row.variant, {}, recompute, row.pre_rule, row.norm);
+    const Published with = published_layer(row.variant, {"gdn_core_attn"}, recompute, row.pre_rule, row.norm);
+    EXPECT_EQ(static_cast<double>(without.device - with.device) / kMiB, row.mib) << row.pre_rule << row.norm << row.in_proj;
+    EXPECT_EQ(static_cast<double>(with.host) / kMiB, row.mib) << row.pre_rule << row.norm << row.in_proj;
   }
 }
 

@@ -161,6 +161,24 @@ TEST(Numbers, a_bad_step_is_found_wherever_it_comes_and_the_run_resumes) {
   }
 }
 
+TEST(Numbers, a_bad_step_is_found_with_offload_and_recompute_at_work) {
+  const Folder folder("nan_offload");
+  RunConfig config = testing::tiny_config(folder);
+  config.recompute.recompute_granularity = RecomputeGranularity::Selective;
+  config.recompute.recompute_modules = {"gdn_norm_out"};
+  config.offload.fine_grained_activation_offloading = true;
+  config.offload.offload_modules = {"gdn_qkv", "core_attn"};
+  config.offload.min_offloaded_tensor_size = 1;
+  TrainOptions options;
+  options.inject_nan = parse_nan_injection("step=6,param=decoder.layers.0.self_attention.A_log,micro_batch=1");
+  EXPECT_THAT(failure_of(config, options, ErrorCode::NonFiniteValue), HasSubstr("micro-batch 1 of 2, samples 22, 23"));
+  train(config, {});
+  RunConfig plain = testing::tiny_config(folder);
+  plain.checkpoint.save = folder / "plain";
+  train(plain, {});
+  EXPECT_EQ(testing::checkpoint_hash(config.checkpoint.save, 20), testing::checkpoint_hash(plain.checkpoint.save, 20));
+}
+
 TEST(Numbers, a_nan_in_the_forward_pass_is_told_as_a_loss) {
   const Folder folder("nan_loss");
   RunConfig config = testing::tiny_config(folder);

@@ -133,7 +133,7 @@ void require_cuda() {
   const CudaStatus status = cuda_status();
   if (status.usable) return;
   throw Error(ErrorCode::DeviceUnavailable,
-              ErrorText{"device cuda cannot be used", "", status.problem,
+              ErrorText{"device cuda cannot be used", "training.device or --device", status.problem,
                         "a GPU, and a driver for CUDA " + version_text(status.runtime_version) + " or newer",
                         status.fix + ", or set training.device: cpu"});
 }

@@ -1,6 +1,5 @@
 // The device side of the tensor layer: memory, uploads and downloads, conversion, streams and events, counted waits, out of memory.
-#include <chrono>
-
+#include "kernels/cross_entropy.h"
 #include "src/base/check.h"
 #include "src/tensor/cuda_device.h"
 #include "src/tensor/ops.h"
@@ -108,6 +107,24 @@ TEST(Device, a_full_device_is_an_out_of_memory_error_with_the_table) {
   }
   fill(ctx, kept, 2.0);  // the device is as usable as before
   EXPECT_EQ(to_doubles(ctx, kept.slice(0, 0, 1))[0], 2.0);
+}
+
+TEST(Device, a_refused_launch_is_an_error_that_names_the_kernel) {
+  Context ctx(small_context(1, DeviceKind::Cuda));
+  const Tensor x = Tensor::zeros(ctx, {64, 8}, DType::F32, "x"), lse = Tensor::zeros(ctx, {64, 1}, DType::F32, "lse");
+  kernels::CrossEntropyForwardArgs args;
+  args.rows = std::int64_t{1} << 31;  // more blocks than a grid may have
+  args.vocab = 8;
+  args.logits = {x.data(), 0};
+  try {
+    kernels::cuda::cross_entropy_forward(args, ctx.stream());
+    FAIL() << "the launch was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::DeviceFailed);
+    EXPECT_NE(std::string(error.what()).find("cross_entropy_forward"), std::string::npos) << error.what();
+  }
+  fill(ctx, lse, 1.0);  // the context lives on
+  EXPECT_EQ(to_doubles(ctx, lse)[63], 1.0);
 }
 
 TEST(Device, several_contexts_work_side_by_side) {

@@ -178,7 +178,7 @@ TEST(Verify, bad_paths_options_and_files_have_their_exit_codes) {
   const CliResult on_cuda = run_cli({"verify", golden("op_gdn_basic.safetensors"), "--device", "cuda"});
   EXPECT_EQ(on_cuda.code, cuda_status().usable ? 0 : 2);
   if (!cuda_status().usable) {
-    EXPECT_THAT(on_cuda.err, HasSubstr("E126 device cuda cannot be used"));
+    EXPECT_THAT(on_cuda.err, HasSubstr("E126 training.device or --device: device cuda cannot be used"));
     EXPECT_THAT(on_cuda.err, HasSubstr(cuda_status().problem));
   }
   const CliResult folder = run_cli({"verify", broken.path()});

@@ -43,7 +43,7 @@ void DeltaRuleChecks::gate(const Tensor& tensor, const char* name, const Shape& 
             "all inputs are on the context's device");
   }
   const DType dtype = tensor.dtype();
-  const bool fits = operands == DType::F64 ? dtype == DType::F64 : dtype == DType::F32 || dtype == DType::BF16;
+  const bool fits = operands == DType::F64 ? dtype == DType::F64 : dtype == DType::F32 || dtype == DType::BF16 || dtype == operands;
   require(fits, std::string("dtype of ") + name, std::string(dtype_name(dtype)) + " beside " + dtype_name(operands),
           "gates are fp32 or bf16, and fp64 beside fp64");
 }

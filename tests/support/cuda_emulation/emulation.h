@@ -78,4 +78,9 @@ T __shfl_down_sync(unsigned, T value, int delta) {
   return other;
 }
 inline float __expf(float x) { return std::exp(x); }
-inline float exp2f_approx(float x) { return std::exp2(x); }
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
+inline float __uint_as_float(unsigned bits) {
+  float x;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}

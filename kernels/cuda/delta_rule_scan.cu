@@ -1,5 +1,6 @@
 // The sequential part of both delta rules on tensor cores: the state of one (document, value head, 32 value channels) walks the
-// chunks of its document in registers (fp32), forward; its gradient walks back. A block is 8 warps; three barriers a chunk:
+// chunks of its document in registers (fp32), forward; its gradient walks back. A block is 8 warps that compute and 4 that fetch the
+// operands of the next chunk meanwhile; three barriers a chunk:
 //   forward   R = w v - a (k S) | U = T R | O = b (q S) + P U, S = whole S + k^T (c U)
 //   backward  dU = c (k D) + P^T dO | Z = T^T dU | D = whole D + q^T (b dO) - k^T (a Z)
 // Per chunk and block at K = 128: 2.1 MFLOP forward against 54 KiB of operands; the chain of a chunk, not either of them, sets the
@@ -9,7 +10,7 @@
 namespace deltron::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256, kTile = 32, kTileStride = kTile + kTilePad, kSquareStride = kChunk + kTilePad;
+constexpr int kWorkers = 256, kFetchers = 128, kThreads = kWorkers + kFetchers, kTile = 32, kTileStride = kTile + kTilePad, kSquareStride = kChunk + kTilePad;
 
 // One stage of operands in shared memory.
 template <class T, int K, bool kScalar>
@@ -45,29 +46,25 @@ struct Stage {
     if (with_d_o) memory += kTileBytes;
     factors = reinterpret_cast<float*>(memory);
   }
-  __device__ void load(const RuleProblem& problem, const TensorPieces& pieces, std::int64_t c, const Chunk& chunk, int head,
-                       bool with_q, bool with_rest, int thread) const {
-    const int gate_head = head / problem.gate_group(), key_head = head / problem.key_group();
+  // By the fetching warps: rows from `token` of the document on, records of chunk `c`.
+  __device__ void load(const RuleProblem& problem, const TensorPieces& pieces, const T* keys, const T* queries, std::int64_t c, int tokens,
+                       int gate_head, bool with_q, bool with_rest, int thread) const {
     const std::int64_t piece = c * problem.gate_heads + gate_head;
     if constexpr (kScalar) {
-      const std::int64_t k_at = view_offset(problem.k, problem.documents, chunk.document, chunk.begin, key_head);
-      copy_rows<K, kThreads>(k, static_cast<const T*>(problem.k.data) + k_at, problem.k.token_stride, kChunk, chunk.tokens, thread);
-      if (with_q) {
-        const std::int64_t q_at = view_offset(problem.q, problem.documents, chunk.document, chunk.begin, key_head);
-        copy_rows<K, kThreads>(q, static_cast<const T*>(problem.q.data) + q_at, problem.q.token_stride, kChunk, chunk.tokens, thread);
-      }
-      copy_flat<kThreads>(factors, pieces.factors + piece * kFactors * kChunk, kFactorBytes, thread);
+      copy_rows<K, kFetchers>(k, keys, problem.k.token_stride, kChunk, tokens, thread);
+      if (with_q) copy_rows<K, kFetchers>(q, queries, problem.q.token_stride, kChunk, tokens, thread);
+      copy_flat<kFetchers>(factors, pieces.factors + piece * kFactors * kChunk, kFactorBytes, thread);
     } else {
       const std::int64_t at = piece * kChunk * K;
-      copy_rows<K, kThreads>(k, static_cast<const T*>(pieces.erased_start) + at, K, kChunk, kChunk, thread);
-      copy_rows<K, kThreads>(k_end, static_cast<const T*>(pieces.key_end) + at, K, kChunk, kChunk, thread);
-      if (with_q) copy_rows<K, kThreads>(q, static_cast<const T*>(pieces.query_start) + at, K, kChunk, kChunk, thread);
-      copy_flat<kThreads>(factors, pieces.whole + piece * K, kFactorBytes, thread);
+      copy_rows<K, kFetchers>(k, static_cast<const T*>(pieces.erased_start) + at, K, kChunk, kChunk, thread);
+      copy_rows<K, kFetchers>(k_end, static_cast<const T*>(pieces.key_end) + at, K, kChunk, kChunk, thread);
+      if (with_q) copy_rows<K, kFetchers>(q, static_cast<const T*>(pieces.query_start) + at, K, kChunk, kChunk, thread);
+      copy_flat<kFetchers>(factors, pieces.whole + piece * K, kFactorBytes, thread);
     }
     const std::int64_t square = piece * kChunk * kChunk;
-    copy_rows<kChunk, kThreads>(t, static_cast<const T*>(pieces.t) + square, kChunk, kChunk, kChunk, thread);
-    if (with_rest) copy_rows<kChunk, kThreads>(t_rest, static_cast<const T*>(pieces.t_rest) + square, kChunk, kChunk, kChunk, thread);
-    if (with_q) copy_rows<kChunk, kThreads>(p, static_cast<const T*>(pieces.p) + square, kChunk, kChunk, kChunk, thread);
+    copy_rows<kChunk, kFetchers>(t, static_cast<const T*>(pieces.t) + square, kChunk, kChunk, kChunk, thread);
+    if (with_rest) copy_rows<kChunk, kFetchers>(t_rest, static_cast<const T*>(pieces.t_rest) + square, kChunk, kChunk, kChunk, thread);
+    if (with_q) copy_rows<kChunk, kFetchers>(p, static_cast<const T*>(pieces.p) + square, kChunk, kChunk, kChunk, thread);
   }
   __device__ float factor(int which, int row) const { return kScalar ? factors[which * kChunk + row] : 1.0f; }
 };
@@ -133,19 +130,28 @@ __device__ __forceinline__ void for_piece(float (&c)[2][4], int row, int column,
   }
 }
 
+// A pair as rounded, and what the rounding left in `rest` unless null.
+template <class T>
+__device__ __forceinline__ void store_split(T* tile, T* rest, int at, float x, float y) {
+  const std::uint32_t bits = pack_pair<T>(x, y);
+  *reinterpret_cast<std::uint32_t*>(tile + at) = bits;
+  if (rest == nullptr) return;
+  const float2 rounded = unpack_pair<T>(bits);
+  store_pair(rest + at, x - rounded.x, y - rounded.y);
+}
+
 // w v of the pairs that a thread owns, straight from the views.
 template <class T, bool kScalar>
 struct ValuePairs {
   std::uint32_t v[4];
   float2 w[4];
-  __device__ void load(const RuleProblem& p, const Chunk& chunk, int head, int column, int row, int lane) {
-    const std::int64_t v_at = view_offset(p.v, p.documents, chunk.document, chunk.begin, head);
-    const std::int64_t w_at = kScalar ? 0 : view_offset(p.write, p.documents, chunk.document, chunk.begin, head);
+  // `v_at`, `w_at`: offsets of the chunk's first row at this thread's first column.
+  __device__ void load(const RuleProblem& p, std::int64_t v_at, std::int64_t w_at, int tokens, int first_row) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int t = row + lane / 4 + i % 2 * 8, j = column + i / 2 * 8 + lane % 4 * 2;
+      const int t = first_row + i % 2 * 8, j = i / 2 * 8;
       v[i] = 0, w[i] = make_float2(0, 0);
-      if (t >= chunk.tokens) continue;
+      if (t >= tokens) continue;
       v[i] = *reinterpret_cast<const std::uint32_t*>(static_cast<const T*>(p.v.data) + v_at + t * p.v.token_stride + j);
       if constexpr (!kScalar) {
         const std::int64_t at = w_at + t * p.write.token_stride + j;
@@ -160,39 +166,102 @@ struct ValuePairs {
   }
 };
 
+// c += A B over all 64 tokens, A [64, 64] by rows (kTransposedA: its transpose), B [64, 32]; with the parts that rounding took from A
+// and B where they are given. Chains are short: the three products sum apart.
+template <bool kTransposedA, bool kSplit, class T>
+__device__ __forceinline__ void square_product(float (&c)[2][4], const T* a_tile, const T* a_rest, const T* b_tile, const T* b_rest, int row,
+                                               int column, int lane) {
+  float more[2][4] = {}, most[2][4] = {};
+#pragma unroll
+  for (int k = 0; k < kChunk; k += 16) {
+    std::uint32_t a[4], b[4];
+    load_a<kTransposedA>(a, a_tile, kSquareStride, row, k, lane);
+    load_b<false>(b, b_tile, kTileStride, k, column, lane);
+    multiply_add<T>(c[0], a, b[0], b[1]);
+    multiply_add<T>(c[1], a, b[2], b[3]);
+    if constexpr (kSplit) {
+      std::uint32_t a2[4], b2[4];
+      load_a<kTransposedA>(a2, a_rest, kSquareStride, row, k, lane);
+      load_b<false>(b2, b_rest, kTileStride, k, column, lane);
+      multiply_add<T>(more[0], a2, b[0], b[1]);
+      multiply_add<T>(more[1], a2, b[2], b[3]);
+      multiply_add<T>(most[0], a, b2[0], b2[1]);
+      multiply_add<T>(most[1], a, b2[2], b2[3]);
+    }
+  }
+  if constexpr (kSplit) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) c[i / 4][i % 4] += more[i / 4][i % 4] + most[i / 4][i % 4];
+  }
+}
+
+// Which piece of the problem a block has.
+struct Place {
+  std::int64_t index, document, first, length;
+  int head, key_head, gate_head, first_column, chunks;
+  __device__ Place(const RuleProblem& p, const ChunkTable& table) {
+    const int tiles = p.value_dim / kTile;
+    index = blockIdx.x / tiles, document = index / p.value_heads;
+    head = static_cast<int>(index % p.value_heads), first_column = static_cast<int>(blockIdx.x % tiles) * kTile;
+    key_head = head / p.key_group(), gate_head = head / p.gate_group();
+    first = table.document_chunk[document];
+    length = p.documents.cu_seqlens[document + 1] - p.documents.cu_seqlens[document];
+    chunks = static_cast<int>((length + kChunk - 1) / kChunk);
+  }
+  __device__ int tokens(int i) const { return static_cast<int>(length - static_cast<std::int64_t>(i) * kChunk < kChunk ? length - static_cast<std::int64_t>(i) * kChunk : kChunk); }
+  template <class View>
+  __device__ std::int64_t offset(const RuleProblem& p, const View& view, int of_head) const {
+    return view_offset(view, p.documents, document, 0, of_head);
+  }
+};
+
 template <class T, int K, bool kScalar, bool kKeep>
 __global__ void __launch_bounds__(kThreads, 1) forward_scan(RuleProblem p, RuleOutputs out, ChunkTable table, TensorPieces pieces) {
   DELTRON_DYNAMIC_SHARED(shared);
   using Operands = Stage<T, K, kScalar>;
   constexpr int kStageBytes = Operands::bytes(!kKeep, kKeep, false);
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  const int row = warp % 4 * 16, piece_column = warp / 4 * 16, V = p.value_dim, tiles = V / kTile;
-  const std::int64_t index = blockIdx.x / tiles, document = index / p.value_heads;
-  const int head = static_cast<int>(index % p.value_heads), first_column = static_cast<int>(blockIdx.x % tiles) * kTile;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32, V = p.value_dim;
+  const Place place(p, table);
+  if (thread >= kWorkers) {
+    const T* keys = static_cast<const T*>(p.k.data) + place.offset(p, p.k, place.key_head);
+    const T* queries = static_cast<const T*>(p.q.data) + place.offset(p, p.q, place.key_head);
+    for (int i = -1; i < place.chunks; ++i) {
+      if (i >= 0) {
+        wait_copies<0>();
+        __syncthreads();
+      }
+      if (i + 1 < place.chunks) {
+        const std::int64_t row = static_cast<std::int64_t>(i + 1) * kChunk;
+        Operands(shared + (i + 1) % 2 * kStageBytes, !kKeep, kKeep, false)
+            .load(p, pieces, keys + row * p.k.token_stride, queries + row * p.q.token_stride, place.first + i + 1, place.tokens(i + 1), place.gate_head,
+                  !kKeep, kKeep, thread - kWorkers);
+      }
+      commit_copies();
+      if (i < 0) continue;
+      __syncthreads();
+      __syncthreads();
+    }
+    return;
+  }
+  const int row = warp % 4 * 16, piece_column = warp / 4 * 16, own_row = row + lane / 4;
   T* state_tile = reinterpret_cast<T*>(shared + 2 * kStageBytes);  // [K, 32]
   T* r_tile = state_tile + K * kTileStride;                        // [64, 32] R
   T* u_tile = r_tile + kChunk * kTileStride;                       // [64, 32] U
   T* c_tile = kScalar ? u_tile + kChunk * kTileStride : u_tile;    // [64, 32] c U
+  T* r_rest = u_tile + 2 * kChunk * kTileStride;                   // [64, 32] R - its rounding, where U is kept
   StateTile<T, K> state(warp, lane);
-  const std::int64_t state_at = index * K * V + first_column;
+  const std::int64_t state_at = place.index * K * V + place.first_column;
   state.load(p.initial_state == nullptr ? nullptr : p.initial_state + state_at, V);
-  const std::int64_t first = table.document_chunk[document], last = table.document_chunk[document + 1];
+  const int own_column = place.first_column + piece_column + lane % 4 * 2;
+  const std::int64_t v_at = place.offset(p, p.v, place.head) + own_column, w_at = kScalar ? 0 : place.offset(p, p.write, place.head) + own_column;
+  T* o = kKeep ? nullptr : static_cast<T*>(out.o.data) + place.offset(p, out.o, place.head) + place.first_column;
   ValuePairs<T, kScalar> values;
-  if (first < last) {
-    const Chunk chunk = table.chunks[first];
-    Operands(shared, !kKeep, kKeep, false).load(p, pieces, first, chunk, head, !kKeep, kKeep, thread);
-    values.load(p, chunk, head, first_column + piece_column, row, lane);
-  }
-  commit_copies();
-  for (std::int64_t c = first; c < last; ++c) {
-    const Chunk chunk = table.chunks[c];
-    const Operands now(shared + (c - first) % 2 * kStageBytes, !kKeep, kKeep, false);
-    const std::int64_t piece = c * p.value_heads + head;
-    state.publish(state_tile, kKeep ? static_cast<T*>(pieces.states) + piece * K * V + first_column : nullptr, V);
-    wait_copies<0>();
+  if (place.chunks > 0) values.load(p, v_at, w_at, place.tokens(0), own_row);
+  for (int i = 0; i < place.chunks; ++i) {
+    const Operands now(shared + i % 2 * kStageBytes, !kKeep, kKeep, false);
+    const std::int64_t piece = (place.first + i) * p.value_heads + place.head;
+    state.publish(state_tile, kKeep ? static_cast<T*>(pieces.states) + piece * K * V + place.first_column : nullptr, V);
     __syncthreads();
-    if (c + 1 < last) Operands(shared + (c - first + 1) % 2 * kStageBytes, !kKeep, kKeep, false).load(p, pieces, c + 1, table.chunks[c + 1], head, !kKeep, kKeep, thread);
-    commit_copies();
     float read[2][4] = {}, out_piece[2][4] = {};
 #pragma unroll
     for (int k = 0; k < K; k += 16) {
@@ -207,25 +276,27 @@ __global__ void __launch_bounds__(kThreads, 1) forward_scan(RuleProblem p, RuleO
         multiply_add<T>(out_piece[1], a, b[2], b[3]);
       }
     }
-    for_piece(read, row, piece_column, lane, [&](int t, int j, float& x, float& y, int i) {
+    for_piece(read, row, piece_column, lane, [&](int t, int j, float& x, float& y, int at) {
       const float a = now.factor(kReadKey, t);
-      const float2 wv = values.product(p, i, now.factor(kBeta, t));
-      store_pair(r_tile + t * kTileStride + j, wv.x - a * x, wv.y - a * y);
+      const float2 wv = values.product(p, at, now.factor(kBeta, t));
+      store_split(r_tile, kKeep ? r_rest : nullptr, t * kTileStride + j, wv.x - a * x, wv.y - a * y);
       if constexpr (kScalar && kKeep) {
-        const float2 v = values.product(p, i, 1);
-        const float read_undamped = now.factor(kDecayKey, t);
-        store_pair(static_cast<T*>(pieces.y) + (piece * kChunk + t) * V + first_column + j, v.x - read_undamped * x, v.y - read_undamped * y);
+        const float2 v = values.product(p, at, 1);
+        const float undamped = now.factor(kDecayKey, t);
+        store_pair(static_cast<T*>(pieces.y) + (piece * kChunk + t) * V + place.first_column + j, v.x - undamped * x, v.y - undamped * y);
       }
     });
-    if (c + 1 < last) values.load(p, table.chunks[c + 1], head, first_column + piece_column, row, lane);
+    if (i + 1 < place.chunks) {
+      const std::int64_t next = static_cast<std::int64_t>(i + 1) * kChunk;
+      values.load(p, v_at + next * p.v.token_stride, w_at + next * p.write.token_stride, place.tokens(i + 1), own_row);
+    }
     __syncthreads();
     float u[2][4] = {};
-    warp_product<false, false, 1>(u, now.t, kSquareStride, row, r_tile, kTileStride, piece_column, 0, row + 16, lane);
-    if constexpr (kKeep) warp_product<false, false, 1>(u, now.t_rest, kSquareStride, row, r_tile, kTileStride, piece_column, 0, row + 16, lane);
+    square_product<false, kKeep>(u, now.t, now.t_rest, r_tile, r_rest, row, piece_column, lane);
     for_piece(u, row, piece_column, lane, [&](int t, int j, float& x, float& y, int) {
       const std::uint32_t bits = pack_pair<T>(x, y);
       *reinterpret_cast<std::uint32_t*>(u_tile + t * kTileStride + j) = bits;
-      if constexpr (kKeep) *reinterpret_cast<std::uint32_t*>(static_cast<T*>(pieces.u) + (piece * kChunk + t) * V + first_column + j) = bits;
+      if constexpr (kKeep) *reinterpret_cast<std::uint32_t*>(static_cast<T*>(pieces.u) + (piece * kChunk + t) * V + place.first_column + j) = bits;
       if constexpr (kScalar) {
         const float f = now.factor(kWriteKey, t);
         store_pair(c_tile + t * kTileStride + j, f * x, f * y);
@@ -239,10 +310,11 @@ __global__ void __launch_bounds__(kThreads, 1) forward_scan(RuleProblem p, RuleO
         const float f = now.factor(kReadQuery, t);
         x *= f, y *= f;
       });
-      warp_product<false, false, 1>(out_piece, now.p, kSquareStride, row, u_tile, kTileStride, piece_column, 0, row + 16, lane);
-      const std::int64_t at = view_offset(out.o, p.documents, chunk.document, chunk.begin, head) + first_column;
+      square_product<false, false>(out_piece, now.p, now.p, u_tile, u_tile, row, piece_column, lane);
+      const int tokens = place.tokens(i);
+      T* o_rows = o + static_cast<std::int64_t>(i) * kChunk * out.o.token_stride;
       for_piece(out_piece, row, piece_column, lane, [&](int t, int j, float& x, float& y, int) {
-        if (t < chunk.tokens) store_pair(static_cast<T*>(out.o.data) + at + t * out.o.token_stride + j, x, y);
+        if (t < tokens) store_pair(o_rows + t * out.o.token_stride + j, x, y);
       });
     }
   }
@@ -254,35 +326,45 @@ __global__ void __launch_bounds__(kThreads, 1) backward_scan(RuleProblem p, Rule
   DELTRON_DYNAMIC_SHARED(shared);
   using Operands = Stage<T, K, kScalar>;
   constexpr int kStageBytes = Operands::bytes(true, true, true);
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  const int row = warp % 4 * 16, piece_column = warp / 4 * 16, V = p.value_dim, tiles = V / kTile;
-  const std::int64_t index = blockIdx.x / tiles, document = index / p.value_heads;
-  const int head = static_cast<int>(index % p.value_heads), first_column = static_cast<int>(blockIdx.x % tiles) * kTile;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32, V = p.value_dim;
+  const Place place(p, table);
+  if (thread >= kWorkers) {
+    const T* keys = static_cast<const T*>(p.k.data) + place.offset(p, p.k, place.key_head);
+    const T* queries = static_cast<const T*>(p.q.data) + place.offset(p, p.q, place.key_head);
+    const T* d_o = static_cast<const T*>(out.d_o.data) + place.offset(p, out.d_o, place.head) + place.first_column;
+    for (int i = place.chunks; i >= 0; --i) {
+      if (i < place.chunks) {
+        wait_copies<0>();
+        __syncthreads();
+      }
+      if (i > 0) {
+        const std::int64_t row = static_cast<std::int64_t>(i - 1) * kChunk;
+        const Operands stage(shared + (i - 1) % 2 * kStageBytes, true, true, true);
+        stage.load(p, pieces, keys + row * p.k.token_stride, queries + row * p.q.token_stride, place.first + i - 1, place.tokens(i - 1), place.gate_head, true,
+                   true, thread - kWorkers);
+        copy_rows<kTile, kFetchers>(stage.d_o, d_o + row * out.d_o.token_stride, out.d_o.token_stride, kChunk, place.tokens(i - 1), thread - kWorkers);
+      }
+      commit_copies();
+      if (i == place.chunks) continue;
+      __syncthreads();
+      __syncthreads();
+    }
+    return;
+  }
+  const int row = warp % 4 * 16, piece_column = warp / 4 * 16;
   T* state_tile = reinterpret_cast<T*>(shared + 2 * kStageBytes);  // [K, 32]
   T* u_tile = state_tile + K * kTileStride;                        // [64, 32] dU
   T* z_tile = u_tile + kChunk * kTileStride;                       // [64, 32] - a Z
   T* o_tile = z_tile + kChunk * kTileStride;                       // [64, 32] b dO, scalar
+  T* u_rest = o_tile + kChunk * kTileStride;                       // [64, 32] dU - its rounding
   StateTile<T, K> state(warp, lane);
-  const std::int64_t state_at = index * K * V + first_column;
+  const std::int64_t state_at = place.index * K * V + place.first_column;
   state.load(out.d_final_state == nullptr ? nullptr : out.d_final_state + state_at, V);
-  const std::int64_t first = table.document_chunk[document], last = table.document_chunk[document + 1];
-  const auto load = [&](std::int64_t c) {
-    const Operands stage(shared + (c - first) % 2 * kStageBytes, true, true, true);
-    const Chunk chunk = table.chunks[c];
-    stage.load(p, pieces, c, chunk, head, true, true, thread);
-    const std::int64_t at = view_offset(out.d_o, p.documents, chunk.document, chunk.begin, head) + first_column;
-    copy_rows<kTile, kThreads>(stage.d_o, static_cast<const T*>(out.d_o.data) + at, out.d_o.token_stride, kChunk, chunk.tokens, thread);
-  };
-  if (first < last) load(last - 1);
-  commit_copies();
-  for (std::int64_t c = last - 1; c >= first; --c) {
-    const Operands now(shared + (c - first) % 2 * kStageBytes, true, true, true);
-    const std::int64_t piece = c * p.value_heads + head;
-    state.publish(state_tile, static_cast<T*>(pieces.d_states) + piece * K * V + first_column, V);
-    wait_copies<0>();
+  for (int i = place.chunks - 1; i >= 0; --i) {
+    const Operands now(shared + i % 2 * kStageBytes, true, true, true);
+    const std::int64_t piece = (place.first + i) * p.value_heads + place.head;
+    state.publish(state_tile, static_cast<T*>(pieces.d_states) + piece * K * V + place.first_column, V);
     __syncthreads();
-    if (c > first) load(c - 1);
-    commit_copies();
     float u[2][4] = {};
     warp_product<false, false, 1>(u, now.k_end, K + kTilePad, row, state_tile, kTileStride, piece_column, 0, K, lane);
     if constexpr (kScalar) {
@@ -293,14 +375,13 @@ __global__ void __launch_bounds__(kThreads, 1) backward_scan(RuleProblem p, Rule
         store_pair(o_tile + t * kTileStride + j, b * d_o.x, b * d_o.y);
       });
     }
-    warp_product<true, false, 1>(u, now.p, kSquareStride, row, now.d_o, kTileStride, piece_column, row, kChunk, lane);
-    for_piece(u, row, piece_column, lane, [&](int t, int j, float& x, float& y, int) { store_pair(u_tile + t * kTileStride + j, x, y); });
+    square_product<true, false>(u, now.p, now.p, now.d_o, now.d_o, row, piece_column, lane);
+    for_piece(u, row, piece_column, lane, [&](int t, int j, float& x, float& y, int) { store_split(u_tile, u_rest, t * kTileStride + j, x, y); });
     __syncthreads();
     float z[2][4] = {};
-    warp_product<true, false, 1>(z, now.t, kSquareStride, row, u_tile, kTileStride, piece_column, row, kChunk, lane);
-    warp_product<true, false, 1>(z, now.t_rest, kSquareStride, row, u_tile, kTileStride, piece_column, row, kChunk, lane);
+    square_product<true, true>(z, now.t, now.t_rest, u_tile, u_rest, row, piece_column, lane);
     for_piece(z, row, piece_column, lane, [&](int t, int j, float& x, float& y, int) {
-      store_pair(static_cast<T*>(pieces.z) + (piece * kChunk + t) * V + first_column + j, x, y);
+      store_pair(static_cast<T*>(pieces.z) + (piece * kChunk + t) * V + place.first_column + j, x, y);
       const float a = -now.factor(kReadKey, t);
       store_pair(z_tile + t * kTileStride + j, a * x, a * y);
     });
@@ -327,7 +408,7 @@ void scan_forward(const RuleProblem& p, const RuleOutputs& out, const ChunkTable
     const std::int64_t blocks = p.documents.count * p.value_heads * (p.value_dim / kTile);
     const auto go = [&](auto scalar, auto kept) {
       constexpr bool kScalar = scalar.value, kKeep = kept.value;
-      const std::size_t bytes = 2 * Stage<T, K, kScalar>::bytes(!kKeep, kKeep, false) + tiles_bytes<K, kScalar>(3);
+      const std::size_t bytes = 2 * Stage<T, K, kScalar>::bytes(!kKeep, kKeep, false) + tiles_bytes<K, kScalar>(4);
       launch("delta_rule_forward_scan", &forward_scan<T, K, kScalar, kKeep>, blocks, kThreads, bytes, stream, p, out, table, pieces);
     };
     if (p.scalar_gates && keep) go(std::true_type{}, std::true_type{});
@@ -345,7 +426,7 @@ void scan_backward(const RuleProblem& p, const RuleGradients& out, const ChunkTa
     const std::int64_t blocks = p.documents.count * p.value_heads * (p.value_dim / kTile);
     const auto go = [&](auto scalar) {
       constexpr bool kScalar = scalar.value;
-      const std::size_t bytes = 2 * Stage<T, K, kScalar>::bytes(true, true, true) + tiles_bytes<K, kScalar>(3);
+      const std::size_t bytes = 2 * Stage<T, K, kScalar>::bytes(true, true, true) + tiles_bytes<K, kScalar>(4);
       launch("delta_rule_backward_scan", &backward_scan<T, K, kScalar>, blocks, kThreads, bytes, stream, p, out, table, pieces);
     };
     if (p.scalar_gates) {

@@ -7,8 +7,10 @@
 namespace deltron::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256, kSquareStride = kChunk + kTilePad, kPairStride = kChunk + 1;
+constexpr int kThreads = 512, kParts = 4, kSquareStride = kChunk + kTilePad, kPairStride = kChunk + 1;
 constexpr float kSmallBeta = 1.0f / 64;
+
+enum Sum : int { kReads, kWrites, kBetaSum, kBetaPairs, kAlong, kSums };
 
 template <class T, int K, int V>
 struct Shared {
@@ -19,12 +21,12 @@ struct Shared {
   T *x, *n;         // [64, 64]
   float* pairs;     // [64, 65]
   float* factors;   // [kFactors, 64]
-  float* sums;      // [2, 5, 64]: by half of the columns
-  float* carried;   // [8]
+  float* sums;      // [kParts, kSums, 64]: by part of the columns
+  float* carried;   // [warps]
 
   static constexpr std::size_t bytes() {
     return 2 * (2 * kChunk * kKeyStride + 3 * kChunk * kValueStride + 2 * K * kValueStride + 2 * kChunk * kSquareStride) +
-           4 * (kChunk * kPairStride + kFactors * kChunk + 10 * kChunk + 8 + 16);
+           4 * (kChunk * kPairStride + kFactors * kChunk + kParts * kSums * kChunk + kThreads / 32);
   }
   __device__ explicit Shared(char* memory) {
     T* next = reinterpret_cast<T*>(memory);
@@ -39,11 +41,10 @@ struct Shared {
     n = next, next += kChunk * kSquareStride;
     factors = reinterpret_cast<float*>(next);
     sums = factors + kFactors * kChunk;
-    carried = sums + 10 * kChunk;
-    pairs = carried + 8;
+    carried = sums + kParts * kSums * kChunk;
+    pairs = carried + kThreads / 32;
   }
 };
-enum Sum : int { kReads, kWrites, kBetaSum, kBetaPairs, kAlong, kSums };
 
 __device__ __forceinline__ float quad_sum(float x) {
   x += __shfl_xor_sync(0xffffffffu, x, 1);
@@ -76,18 +77,23 @@ __global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGrad
   DELTRON_DYNAMIC_SHARED(memory);
   using Tiles = Shared<T, K, V>;
   const Tiles m(memory);
-  constexpr int kKeyStride = Tiles::kKeyStride, kValueStride = Tiles::kValueStride, kPieces = K / 16;
+  constexpr int kKeyStride = Tiles::kKeyStride, kValueStride = Tiles::kValueStride, kPieces = K / 8 / kParts;
   const std::int64_t c = blockIdx.x / p.key_heads;
   const int key_head = static_cast<int>(blockIdx.x % p.key_heads), thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  const int row = warp % 4 * 16, half_of_columns = warp / 4, column = half_of_columns * (K / 2), pair_column = half_of_columns * 32;
+  const int row = warp % 4 * 16, columns_part = warp / 4, column = columns_part * (K / kParts), pair_column = columns_part * (kChunk / kParts);
   const Chunk chunk = table.chunks[c];
   const std::int64_t first_token = p.documents.cu_seqlens[chunk.document] + chunk.begin;
   const std::int64_t k_at = view_offset(p.k, p.documents, chunk.document, chunk.begin, key_head);
   const std::int64_t q_at = view_offset(p.q, p.documents, chunk.document, chunk.begin, key_head);
   copy_rows<K, kThreads>(m.k, static_cast<const T*>(p.k.data) + k_at, p.k.token_stride, kChunk, chunk.tokens, thread);
   copy_rows<K, kThreads>(m.q, static_cast<const T*>(p.q.data) + q_at, p.q.token_stride, kChunk, chunk.tokens, thread);
-  float d_q[kPieces][4] = {}, d_k[kPieces][4] = {}, kk[4][4] = {}, qk[4][4] = {};
-  const auto sum_of = [&](int which, int half) { return m.sums + (half * kSums + which) * kChunk; };
+  float d_q[kPieces][4] = {}, d_k[kPieces][4] = {}, kk[2][4] = {}, qk[2][4] = {};
+  const auto sum_of = [&](int which, int part) { return m.sums + (part * kSums + which) * kChunk; };
+  const auto over_parts = [&](int which, int i) {
+    float sum = 0;
+    for (int part = 0; part < kParts; ++part) sum += sum_of(which, part)[i];
+    return sum;
+  };
 
   for (int head = key_head * p.key_group(); head < (key_head + 1) * p.key_group(); ++head) {
     const bool first = head == key_head * p.key_group();
@@ -109,14 +115,14 @@ __global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGrad
     // Pairs: X = s Gamma (dO U^T), N = -beta Gamma (Z U^T), times the norms of both rows; their products with Q K^T and K K^T.
     const bool lower = pair_column <= row + 15;
     if (first && lower) {
-      warp_product<false, true, 2>(kk, m.k, kKeyStride, row, m.k, kKeyStride, pair_column, 0, K, lane);
-      warp_product<false, true, 2>(qk, m.q, kKeyStride, row, m.k, kKeyStride, pair_column, 0, K, lane);
+      warp_product<false, true, 1>(kk, m.k, kKeyStride, row, m.k, kKeyStride, pair_column, 0, K, lane);
+      warp_product<false, true, 1>(qk, m.q, kKeyStride, row, m.k, kKeyStride, pair_column, 0, K, lane);
     }
     {
-      float x[4][4] = {}, n[4][4] = {};
+      float x[2][4] = {}, n[2][4] = {};
       if (lower) {
-        warp_product<false, true, 2>(x, m.d_o, kValueStride, row, m.u, kValueStride, pair_column, 0, V, lane);
-        warp_product<false, true, 2>(n, m.z, kValueStride, row, m.u, kValueStride, pair_column, 0, V, lane);
+        warp_product<false, true, 1>(x, m.d_o, kValueStride, row, m.u, kValueStride, pair_column, 0, V, lane);
+        warp_product<false, true, 1>(n, m.z, kValueStride, row, m.u, kValueStride, pair_column, 0, V, lane);
       }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -125,7 +131,7 @@ __global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGrad
         const float of_query = p.scale * factor(kQueryRstd, i), of_key = factor(kKeyRstd, i);
         float beta_sum = 0;
 #pragma unroll
-        for (int piece8 = 0; piece8 < 4; ++piece8) {
+        for (int piece8 = 0; piece8 < 2; ++piece8) {
           const int j0 = pair_column + 8 * piece8 + lane % 4 * 2;
           float xs[2], ns[2];
 #pragma unroll
@@ -144,13 +150,13 @@ __global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGrad
           store_pair(m.n + i * kSquareStride + j0, ns[0], ns[1]);
         }
         beta_sum = quad_sum(beta_sum);
-        if (lane % 4 == 0) sum_of(kBetaPairs, half_of_columns)[i] = beta_sum;
+        if (lane % 4 == 0) sum_of(kBetaPairs, columns_part)[i] = beta_sum;
       }
     }
     // dV = beta Z. For dbeta_i = z_i . y_i - sum over j of Gamma_ij (Z U^T)_ij (k_i . k_j), which is z_i . u_i / beta_i: that form,
-    // without a difference, where beta allows it. Four threads a row.
+    // without a difference, where beta allows it. Eight threads a row.
     {
-      const int t = thread / 4, part = thread % 4;
+      const int t = thread / 8, part = thread % 8;
       const T* y_row = static_cast<const T*>(pieces.y) + (piece * kChunk + t) * V;
       const std::int64_t d_v_at = view_offset(out.dv, p.documents, chunk.document, chunk.begin + t, head);
       const float beta = factor(kBeta, t);
@@ -159,7 +165,7 @@ __global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGrad
       float sum = 0;
       if (t < chunk.tokens) {
 #pragma unroll
-        for (int j = part * 8; j < V; j += 32) {
+        for (int j = part * 8; j < V; j += 64) {
           const uint4 y_bits = *reinterpret_cast<const uint4*>(partner + j);
           const uint4 z_bits = *reinterpret_cast<const uint4*>(m.z + t * kValueStride + j);
           const std::uint32_t y_words[4] = {y_bits.x, y_bits.y, y_bits.z, y_bits.w}, z_words[4] = {z_bits.x, z_bits.y, z_bits.z, z_bits.w};
@@ -174,6 +180,7 @@ __global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGrad
         }
       }
       sum = quad_sum(sum);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 4);
       if (part == 0) sum_of(kBetaSum, 0)[t] = divide ? sum / beta : sum;
     }
     wait_copies<1>();
@@ -206,7 +213,7 @@ __global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGrad
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int i = row + lane / 4 + 8 * half;
-        sum_of(kReads, half_of_columns)[i] = reads[half];
+        sum_of(kReads, columns_part)[i] = reads[half];
       }
     }
     wait_copies<0>();
@@ -216,7 +223,7 @@ __global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGrad
       float temp[kPieces][4] = {};
       warp_product<false, true, kPieces / 2>(temp, m.u, kValueStride, row, m.d_s, kValueStride, column, 0, V, lane);
       scale_and_dot(temp, m.k, kKeyStride, row, column, lane, [&](int i) { return factor(kWriteKey, i); },
-                    [&](int i, float dot) { sum_of(kWrites, half_of_columns)[i] = dot; });
+                    [&](int i, float dot) { sum_of(kWrites, columns_part)[i] = dot; });
 #pragma unroll
       for (int n = 0; n < kPieces; ++n) {
 #pragma unroll
@@ -259,13 +266,13 @@ __global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGrad
       float straddling = 0, reads_after = 0, writes_before = 0, carried = 0;
       for (int j = 0; j < t; ++j) {
         straddling += m.pairs[t * kPairStride + j];
-        writes_before += sum_of(kWrites, 0)[j] + sum_of(kWrites, 1)[j];
+        writes_before += over_parts(kWrites, j);
       }
-      for (int i = kChunk - 1; i >= t; --i) reads_after += sum_of(kReads, 0)[i] + sum_of(kReads, 1)[i];
+      for (int i = kChunk - 1; i >= t; --i) reads_after += over_parts(kReads, i);
       for (int w = 0; w < kThreads / 32; ++w) carried += m.carried[w];
       const std::int64_t at = (first_token + t) * p.value_heads + head;
       gates.d_decay[at] = straddling + reads_after + writes_before + factor(kWhole, t) * carried;
-      gates.d_erase[at] = sum_of(kBetaSum, 0)[t] - (factor(kBeta, t) > kSmallBeta ? 0.0f : sum_of(kBetaPairs, 0)[t] + sum_of(kBetaPairs, 1)[t]);
+      gates.d_erase[at] = sum_of(kBetaSum, 0)[t] - (factor(kBeta, t) > kSmallBeta ? 0.0f : over_parts(kBetaPairs, t));
     }
     __syncthreads();  // the next head overwrites the tiles
   }
@@ -274,7 +281,7 @@ __global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGrad
   const auto finish = [&](float (&d)[kPieces][4], const T* tile, const MutableHeadView& view, int which) {
     if (p.use_qk_l2norm) {
       scale_and_dot(d, tile, kKeyStride, row, column, lane, [](int) { return 1.0f; },
-                    [&](int i, float dot) { sum_of(kAlong, half_of_columns)[i] = dot; });
+                    [&](int i, float dot) { sum_of(kAlong, columns_part)[i] = dot; });
       __syncthreads();
     }
     const std::int64_t at = view_offset(view, p.documents, chunk.document, chunk.begin, key_head);
@@ -282,7 +289,7 @@ __global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGrad
     for (int half = 0; half < 2; ++half) {
       const int i = row + lane / 4 + 8 * half;
       const float r = m.factors[which * kChunk + i];
-      const float along = p.use_qk_l2norm ? r * r * (sum_of(kAlong, 0)[i] + sum_of(kAlong, 1)[i]) : 0.0f;
+      const float along = p.use_qk_l2norm ? r * r * over_parts(kAlong, i) : 0.0f;
       if (i >= chunk.tokens) continue;
 #pragma unroll
       for (int n = 0; n < kPieces; ++n) {

@@ -42,14 +42,42 @@ __device__ void make_factors(const RuleProblem& p, const Chunk& chunk, int head,
   }
 }
 
+// Column `column` of T by forward substitution, x_i = e_i - sum over l < i of M_il x_l, given that it begins at row kFirst or later;
+// `store(i, x_i)`.
+template <int kFirst, class Store>
+__device__ __forceinline__ void solve_column(const float* m, int column, const Store& store) {
+  float x[kChunk - kFirst];
+#pragma unroll
+  for (int i = kFirst; i < kChunk; ++i) {
+    float sum[2] = {i == column ? 1.0f : 0.0f, 0.0f};
+#pragma unroll
+    for (int l = kFirst; l < i; l += 4) {
+      const float4 f = *reinterpret_cast<const float4*>(m + i * kMStride + l);
+      sum[0] -= f.x * x[l - kFirst];
+      if (l + 1 < i) sum[1] -= f.y * x[l + 1 - kFirst];
+      if (l + 2 < i) sum[0] -= f.z * x[l + 2 - kFirst];
+      if (l + 3 < i) sum[1] -= f.w * x[l + 3 - kFirst];
+    }
+    x[i - kFirst] = sum[0] + sum[1];
+  }
+#pragma unroll
+  for (int i = kFirst; i < kChunk; ++i) store(i, x[i - kFirst]);
+}
+
 template <class T, int K>
-__global__ void __launch_bounds__(kThreads) prepare(RuleProblem p, T* t_inverse, ChunkTable table, TensorPieces pieces) {
+constexpr std::size_t tile_bytes() {
+  constexpr std::size_t tiles = 2 * kChunk * (K + kTilePad) * sizeof(T), squares = 2 * kChunk * kMStride * 4;
+  return tiles > squares ? tiles : squares;
+}
+
+template <class T, int K>
+__global__ void __launch_bounds__(kThreads, 4) prepare(RuleProblem p, T* t_inverse, ChunkTable table, TensorPieces pieces) {
   DELTRON_DYNAMIC_SHARED(shared);
   constexpr int kStride = K + kTilePad;
   T* k_tile = reinterpret_cast<T*>(shared);
   T* q_tile = k_tile + kChunk * kStride;
-  float* m = reinterpret_cast<float*>(q_tile + kChunk * kStride);  // [2][64, kMStride]
-  float* factors = m + 2 * kChunk * kMStride;                      // [2][kFactors, 64]
+  float* m = reinterpret_cast<float*>(shared);                        // [2][64, kMStride], over the tiles once these are used up
+  float* factors = reinterpret_cast<float*>(shared + tile_bytes<T, K>());  // [2][kFactors, 64]
   float* q_rstd = factors + 2 * kFactors * kChunk;
   float* k_rstd = q_rstd + kChunk;
   const std::int64_t c = blockIdx.x / p.key_heads;
@@ -57,45 +85,47 @@ __global__ void __launch_bounds__(kThreads) prepare(RuleProblem p, T* t_inverse,
   const Chunk chunk = table.chunks[c];
   const std::int64_t k_at = view_offset(p.k, p.documents, chunk.document, chunk.begin, key_head);
   const std::int64_t q_at = view_offset(p.q, p.documents, chunk.document, chunk.begin, key_head);
-  copy_rows<K, kThreads>(k_tile, static_cast<const T*>(p.k.data) + k_at, p.k.token_stride, kChunk, chunk.tokens, thread);
-  copy_rows<K, kThreads>(q_tile, static_cast<const T*>(p.q.data) + q_at, p.q.token_stride, kChunk, chunk.tokens, thread);
-  commit_copies();
-  wait_copies<0>();
-  __syncthreads();
-  {
-    const T* source = (thread < kChunk ? k_tile : q_tile) + thread % kChunk * kStride;
-    float sum = 0;
-    if (p.use_qk_l2norm) {
-#pragma unroll 4
-      for (int i = 0; i < K; i += 8) {
-        const uint4 bits = *reinterpret_cast<const uint4*>(source + i);
-        for (const std::uint32_t word : {bits.x, bits.y, bits.z, bits.w}) {
-          const float2 x = unpack_pair<T>(word);
-          sum += x.x * x.x + x.y * x.y;
-        }
-      }
-    }
-    (thread < kChunk ? k_rstd : q_rstd)[thread % kChunk] = p.use_qk_l2norm ? rsqrtf(sum + kQkNormEpsilon) : 1.0f;
-  }
-  float kk[8][4] = {}, qk[8][4] = {};  // 16 rows of the warp; pieces right of the diagonal stay zero
-  const int row = warp * 16;
-#pragma unroll 2
-  for (int k = 0; k < K; k += 16) {
-    std::uint32_t a[4], a2[4], b[4];
-    load_a<false>(a, k_tile, kStride, row, k, lane);
-    load_a<false>(a2, q_tile, kStride, row, k, lane);
-#pragma unroll
-    for (int pair = 0; pair < 4; ++pair) {
-      if (pair > warp) continue;
-      load_b<true>(b, k_tile, kStride, k, 16 * pair, lane);
-      multiply_add<T>(kk[2 * pair], a, b[0], b[1]), multiply_add<T>(kk[2 * pair + 1], a, b[2], b[3]);
-      multiply_add<T>(qk[2 * pair], a2, b[0], b[1]), multiply_add<T>(qk[2 * pair + 1], a2, b[2], b[3]);
-    }
-  }
-  const int group = p.key_group();
+  const int group = p.key_group(), row = warp * 16;
   for (int base = 0; base < group; base += 2) {
     const int count = group - base < 2 ? 1 : 2;
-    __syncthreads();  // rstd is there; the last pair's M and factors are no longer read
+    __syncthreads();  // M of the last pair of heads is no longer read
+    copy_rows<K, kThreads>(k_tile, static_cast<const T*>(p.k.data) + k_at, p.k.token_stride, kChunk, chunk.tokens, thread);
+    copy_rows<K, kThreads>(q_tile, static_cast<const T*>(p.q.data) + q_at, p.q.token_stride, kChunk, chunk.tokens, thread);
+    commit_copies();
+    wait_copies<0>();
+    __syncthreads();
+    if (base == 0) {
+      const T* source = (thread < kChunk ? k_tile : q_tile) + thread % kChunk * kStride;
+      float sum = 0;
+      if (p.use_qk_l2norm) {
+#pragma unroll 4
+        for (int i = 0; i < K; i += 8) {
+          const uint4 bits = *reinterpret_cast<const uint4*>(source + i);
+          const std::uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+          for (int w = 0; w < 4; ++w) {
+            const float2 x = unpack_pair<T>(words[w]);
+            sum += x.x * x.x + x.y * x.y;
+          }
+        }
+      }
+      (thread < kChunk ? k_rstd : q_rstd)[thread % kChunk] = p.use_qk_l2norm ? rsqrtf(sum + kQkNormEpsilon) : 1.0f;
+    }
+    float kk[8][4] = {}, qk[8][4] = {};  // 16 rows of the warp; pieces right of the diagonal stay zero
+#pragma unroll 2
+    for (int k = 0; k < K; k += 16) {
+      std::uint32_t a[4], a2[4], b[4];
+      load_a<false>(a, k_tile, kStride, row, k, lane);
+      load_a<false>(a2, q_tile, kStride, row, k, lane);
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+        if (pair > warp) continue;
+        load_b<true>(b, k_tile, kStride, k, 16 * pair, lane);
+        multiply_add<T>(kk[2 * pair], a, b[0], b[1]), multiply_add<T>(kk[2 * pair + 1], a, b[2], b[3]);
+        multiply_add<T>(qk[2 * pair], a2, b[0], b[1]), multiply_add<T>(qk[2 * pair + 1], a2, b[2], b[3]);
+      }
+    }
+    __syncthreads();  // norms are there, tiles are used up
     if (warp < count) make_factors(p, chunk, key_head * group + base + warp, q_rstd, k_rstd, factors + warp * kFactors * kChunk, lane);
     __syncthreads();
     for (int which = 0; which < count; ++which) {
@@ -104,18 +134,20 @@ __global__ void __launch_bounds__(kThreads) prepare(RuleProblem p, T* t_inverse,
       T* p_out = static_cast<T*>(pieces.p) + piece * kChunk * kChunk;
       for (int i = thread; i < kFactors * kChunk; i += kThreads) pieces.factors[piece * kFactors * kChunk + i] = f[i];
 #pragma unroll
-      for (int n = 0; n < 8; ++n) {
+      for (int half = 0; half < 2; ++half) {
+        const int i = row + lane / 4 + 8 * half;
+        const float high = f[kGammaHigh * kChunk + i], low = f[kGammaLow * kChunk + i];
+        const float of_key = f[kBeta * kChunk + i] * k_rstd[i], of_query = p.scale * q_rstd[i];
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int i = row + lane / 4 + 8 * half;
+        for (int n = 0; n < 8; ++n) {
           float m_pair[2], p_pair[2];
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             const int j = 8 * n + lane % 4 * 2 + e;
-            const float exponent = j > i ? 0.0f : (f[kGammaHigh * kChunk + i] - f[kGammaHigh * kChunk + j]) + (f[kGammaLow * kChunk + i] - f[kGammaLow * kChunk + j]);
-            const float decay = j > i ? 0.0f : __expf(exponent);
-            m_pair[e] = j < i ? f[kBeta * kChunk + i] * decay * k_rstd[i] * k_rstd[j] * kk[n][2 * half + e] : 0.0f;
-            p_pair[e] = p.scale * decay * q_rstd[i] * k_rstd[j] * qk[n][2 * half + e];
+            const float exponent = j > i ? 0.0f : (high - f[kGammaHigh * kChunk + j]) + (low - f[kGammaLow * kChunk + j]);
+            const float decay = j > i ? 0.0f : __expf(exponent) * k_rstd[j];
+            m_pair[e] = j < i ? of_key * decay * kk[n][2 * half + e] : 0.0f;
+            p_pair[e] = of_query * decay * qk[n][2 * half + e];
           }
           *reinterpret_cast<float2*>(m + (which * kChunk + i) * kMStride + 8 * n + lane % 4 * 2) = make_float2(m_pair[0], m_pair[1]);
           store_pair(p_out + i * kChunk + 8 * n + lane % 4 * 2, p_pair[0], p_pair[1]);
@@ -125,32 +157,26 @@ __global__ void __launch_bounds__(kThreads) prepare(RuleProblem p, T* t_inverse,
     __syncthreads();
     const int which = thread / kChunk, column = thread % kChunk;
     if (which >= count) continue;
-    const float* rows = m + which * kChunk * kMStride;
-    float x[kChunk];  // column of T: x_i = e_i - sum over l < i of M_il x_l
-#pragma unroll
-    for (int i = 0; i < kChunk; ++i) {
-      float sum[2] = {i == column ? 1.0f : 0.0f, 0.0f};
-#pragma unroll
-      for (int l = 0; l < i; l += 4) {
-        const float4 f = *reinterpret_cast<const float4*>(rows + i * kMStride + l);
-        sum[0] -= f.x * x[l];
-        if (l + 1 < i) sum[1] -= f.y * x[l + 1];
-        if (l + 2 < i) sum[0] -= f.z * x[l + 2];
-        if (l + 3 < i) sum[1] -= f.w * x[l + 3];
-      }
-      x[i] = sum[0] + sum[1];
-    }
     const int head = key_head * group + base + which;
-    T* t_out = static_cast<T*>(pieces.t) + (c * p.value_heads + head) * kChunk * kChunk;
-    T* rest = pieces.t_rest == nullptr ? nullptr : static_cast<T*>(pieces.t_rest) + (c * p.value_heads + head) * kChunk * kChunk;
-    T* kept = t_inverse == nullptr ? nullptr
-                                   : t_inverse + ((p.documents.cu_seqlens[chunk.document] + chunk.begin) * p.value_heads + head) * kChunk;
-#pragma unroll
-    for (int i = 0; i < kChunk; ++i) {
-      const T value = narrow<T>(x[i]);
-      t_out[i * kChunk + column] = value;
-      if (rest != nullptr) rest[i * kChunk + column] = narrow<T>(x[i] - widen(value));
-      if (kept != nullptr && i < chunk.tokens) kept[static_cast<std::int64_t>(i) * p.value_heads * kChunk + column] = value;
+    const std::int64_t square = (c * p.value_heads + head) * kChunk * kChunk;
+    T* t_out = static_cast<T*>(pieces.t) + square + column;
+    T* rest = pieces.t_rest == nullptr ? nullptr : static_cast<T*>(pieces.t_rest) + square + column;
+    T* kept = t_inverse == nullptr
+                  ? nullptr
+                  : t_inverse + ((p.documents.cu_seqlens[chunk.document] + chunk.begin) * p.value_heads + head) * kChunk + column;
+    const std::int64_t kept_stride = static_cast<std::int64_t>(p.value_heads) * kChunk;
+    const auto store = [&](int i, float x) {
+      const T value = narrow<T>(x);
+      t_out[i * kChunk] = value;
+      if (rest != nullptr) rest[i * kChunk] = narrow<T>(x - widen(value));
+      if (kept != nullptr && i < chunk.tokens) kept[i * kept_stride] = value;
+    };
+    if (column < kChunk / 2) {
+      solve_column<0>(m + which * kChunk * kMStride, column, store);
+    } else {
+      solve_column<kChunk / 2>(m + which * kChunk * kMStride, column, store);
+#pragma unroll 4
+      for (int i = 0; i < kChunk / 2; ++i) store(i, 0.0f);
     }
   }
 }
@@ -161,7 +187,7 @@ void prepare_scalar(const RuleProblem& p, void* t_inverse, const ChunkTable& tab
   with_tensor_types(p, [&](auto type, auto key, auto) {
     using T = decltype(type);
     constexpr int K = key.value;
-    const std::size_t bytes = 2 * kChunk * (K + kTilePad) * 2 + 4 * (2 * kChunk * kMStride + 2 * kFactors * kChunk + 2 * kChunk);
+    const std::size_t bytes = tile_bytes<T, K>() + 4 * (2 * kFactors * kChunk + 2 * kChunk);
     launch("gated_delta_rule_prepare", &prepare<T, K>, table.count * p.key_heads, kThreads, bytes, stream, p, static_cast<T*>(t_inverse), table,
            pieces);
   });

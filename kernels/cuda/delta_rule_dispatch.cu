@@ -16,7 +16,7 @@ bool aligned(const View& view) {
 bool tensor_core_inputs(const RuleProblem& p) {
   const auto fast = [](int dim) { return dim == 64 || dim == 128; };
   return (p.dtype == DType::BF16 || p.dtype == DType::F16) && fast(p.key_dim) && fast(p.value_dim) && aligned(p.q) && aligned(p.k) &&
-         aligned(p.v) && p.scalar_gates;
+         aligned(p.v);
 }
 
 }  // namespace
@@ -53,6 +53,9 @@ TensorPieces carve_tensor(DeltaRuleCarver& carver, const RuleProblem& p, std::in
   for (void** tile : {&pieces.states, &pieces.d_states}) *tile = carver.take<std::uint16_t>(values * K * V);
   pieces.t_rest = carver.take<std::uint16_t>(gates * kChunk * kChunk);
   if (p.scalar_gates) pieces.y = carver.take<std::uint16_t>(values * kChunk * V);
+  if (p.gate_heads > p.key_heads && !p.scalar_gates) {
+    for (float** sums : {&pieces.d_q, &pieces.d_k}) *sums = carver.take<float>(p.tokens * p.key_heads * K);
+  }
   for (void** tile : {&pieces.u, &pieces.z}) *tile = carver.take<std::uint16_t>(values * kChunk * V);
   return pieces;
 }
@@ -72,6 +75,8 @@ std::int64_t run_forward(const RuleProblem& p, const RuleOutputs& out, void* mem
   }
   if (p.scalar_gates) {
     prepare_scalar(p, out.t_inverse, table, pieces, stream);
+  } else {
+    prepare_channel(p, table, pieces, stream);
   }
   scan_forward(p, out, table, pieces, false, stream);
   return carver.bytes();
@@ -90,10 +95,18 @@ std::int64_t run_backward(const RuleProblem& p, const RuleGradients& out, void* 
   if (!tensor_cores) {
     recurrent_backward(p, out, table, recurrent, gates, stream);
   } else {
-    prepare_scalar(p, nullptr, table, tensor, stream);
+    if (p.scalar_gates) {
+      prepare_scalar(p, nullptr, table, tensor, stream);
+    } else {
+      prepare_channel(p, table, tensor, stream);
+    }
     scan_forward(p, RuleOutputs{}, table, tensor, true, stream);
     scan_backward(p, out, table, tensor, stream);
-    gradients_scalar(p, out, table, tensor, gates, stream);
+    if (p.scalar_gates) {
+      gradients_scalar(p, out, table, tensor, gates, stream);
+    } else {
+      gradients_channel(p, out, table, tensor, gates, stream);
+    }
   }
   finish_gates(p, out, table, gates, stream);
   return carver.bytes();

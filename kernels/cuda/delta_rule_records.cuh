@@ -41,6 +41,7 @@ struct TensorPieces {
   void* u;            // [chunks, Hv, 64, V]
   void* y;            // v - e^gamma k S, likewise; first rule
   void* z;            // likewise
+  float *d_q, *d_k;   // [T, Hk, K] sums over gate heads, second rule with several of them a key head
 };
 TensorPieces carve_tensor(DeltaRuleCarver& carver, const RuleProblem& p, std::int64_t chunks, bool backward);
 

@@ -1,0 +1,183 @@
+// Tensor-core path of gated delta rule 2, first step, parallel over (chunk, gate head): decays along the chunk, the pair matrices M and
+// P (docs/gdn.md 12.10, 12.11), T = (I + M)^-1 by substitution in fp32, and the tiles that the scans multiply with.
+// Decay is never an exponent that could be positive: everything is a product of e^g <= 1 of single tokens. Sub-blocks of 16 rows: pairs
+// in different ones by tensor cores around the border before the later one, pairs inside one on CUDA cores in fp32.
+#include "kernels/cuda/delta_rule_records.cuh"
+#include "kernels/cuda/delta_rule_solve.cuh"
+
+namespace deltron::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256, kBlock = 16, kBlocks = kChunk / kBlock;
+
+template <class T, int K>
+struct Shared {
+  static constexpr int kStride = K + kTilePad, kFloatStride = K + 4;
+  T *k, *q;            // [64, K] as given
+  T *erased, *query;   // [64, K] c and q, decayed from the start of their sub-block
+  T* ladder;           // [16 + 32 + 48, K] keys of earlier sub-blocks, decayed to the border before sub-block 1, 2, 3
+  float *decay, *c;    // [64, K] e^g, b k
+  float* m;            // [64, kMStride]
+  float *q_rstd, *k_rstd;
+
+  static constexpr std::size_t bytes() {
+    return 2 * (4 * kChunk + 6 * kBlock) * kStride + 4 * (2 * kChunk * kFloatStride + kChunk * kMStride + 2 * kChunk);
+  }
+  __device__ explicit Shared(char* memory) {
+    T* next = reinterpret_cast<T*>(memory);
+    k = next, q = k + kChunk * kStride, erased = q + kChunk * kStride, query = erased + kChunk * kStride;
+    ladder = query + kChunk * kStride;
+    decay = reinterpret_cast<float*>(ladder + 6 * kBlock * kStride), c = decay + kChunk * kFloatStride;
+    m = c + kChunk * kFloatStride, q_rstd = m + kChunk * kMStride, k_rstd = q_rstd + kChunk;
+  }
+  // Rows of the ladder at the border before sub-block `block`.
+  __device__ T* rungs(int block) const { return ladder + block * (block - 1) / 2 * kBlock * kStride; }
+};
+
+template <class T, int K>
+__global__ void __launch_bounds__(kThreads, 1) prepare(RuleProblem p, ChunkTable table, TensorPieces pieces) {
+  DELTRON_DYNAMIC_SHARED(memory);
+  using Tiles = Shared<T, K>;
+  constexpr int kStride = Tiles::kStride, kFloatStride = Tiles::kFloatStride;
+  const Tiles s(memory);
+  const std::int64_t c = blockIdx.x / p.gate_heads, piece = blockIdx.x;
+  const int gate_head = static_cast<int>(blockIdx.x % p.gate_heads), key_head = gate_head * p.gate_group() / p.key_group();
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const Chunk chunk = table.chunks[c];
+  const std::int64_t k_at = view_offset(p.k, p.documents, chunk.document, chunk.begin, key_head);
+  const std::int64_t q_at = view_offset(p.q, p.documents, chunk.document, chunk.begin, key_head);
+  copy_rows<K, kThreads>(s.k, static_cast<const T*>(p.k.data) + k_at, p.k.token_stride, kChunk, chunk.tokens, thread);
+  copy_rows<K, kThreads>(s.q, static_cast<const T*>(p.q.data) + q_at, p.q.token_stride, kChunk, chunk.tokens, thread);
+  commit_copies();
+  const std::int64_t decay_at = view_offset(p.decay, p.documents, chunk.document, chunk.begin, gate_head);
+  const std::int64_t erase_at = view_offset(p.erase, p.documents, chunk.document, chunk.begin, gate_head);
+#pragma unroll 4
+  for (int i = thread; i < kChunk * K; i += kThreads) {
+    const int t = i / K, channel = i % K;
+    float decay = 1, erase = 0;
+    if (t < chunk.tokens) {
+      decay = __expf(activated_decay(p, load_element(p.decay.data, p.decay_dtype, decay_at + t * p.decay.token_stride + channel), gate_head, channel));
+      erase = activated_erase(p, load_element(p.erase.data, p.erase_dtype, erase_at + t * p.erase.token_stride + channel));
+    }
+    s.decay[t * kFloatStride + channel] = decay, s.c[t * kFloatStride + channel] = erase;
+  }
+  wait_copies<0>();
+  __syncthreads();
+  for (int r = warp; r < 2 * kChunk; r += kThreads / 32) row_rstd<K>(p, (r < kChunk ? s.k : s.q) + r % kChunk * kStride, (r < kChunk ? s.k_rstd : s.q_rstd) + r % kChunk, lane);
+  __syncthreads();
+
+  T* const key_end = static_cast<T*>(pieces.key_end) + piece * kChunk * K;
+  T* const erased_start = static_cast<T*>(pieces.erased_start) + piece * kChunk * K;
+  T* const query_start = static_cast<T*>(pieces.query_start) + piece * kChunk * K;
+  if (thread < K) {  // from the start on
+    const int d = thread;
+    float start = 1;
+    for (int block = 0; block < kBlocks; ++block) {
+      float inside = 1;
+#pragma unroll 4
+      for (int i = block * kBlock; i < (block + 1) * kBlock; ++i) {
+        inside *= s.decay[i * kFloatStride + d];
+        const float from = start * inside, e = s.c[i * kFloatStride + d] * s.k_rstd[i] * widen(s.k[i * kStride + d]);
+        const float query = s.q_rstd[i] * widen(s.q[i * kStride + d]);
+        s.c[i * kFloatStride + d] = e;
+        s.erased[i * kStride + d] = narrow<T>(e * inside), s.query[i * kStride + d] = narrow<T>(query * inside);
+        erased_start[i * K + d] = narrow<T>(e * from), query_start[i * K + d] = narrow<T>(p.scale * query * from);
+      }
+      start *= inside;
+    }
+    pieces.whole[piece * K + d] = start;
+  } else if (thread < 2 * K) {  // from the end back
+    const int d = thread - K;
+    float end = 1, over[kBlocks] = {1, 1, 1, 1};
+#pragma unroll
+    for (int block = kBlocks - 1; block >= 0; --block) {
+      float after = 1;
+#pragma unroll 4
+      for (int i = (block + 1) * kBlock - 1; i >= block * kBlock; --i) {
+        const float key = s.k_rstd[i] * widen(s.k[i * kStride + d]);
+        key_end[i * K + d] = narrow<T>(key * after * end);
+        float rung = key * after;
+#pragma unroll
+        for (int border = block + 1; border < kBlocks; ++border) {
+          s.rungs(border)[i * kStride + d] = narrow<T>(rung);
+          rung *= over[border];
+        }
+        after *= s.decay[i * kFloatStride + d];
+      }
+      over[block] = after, end *= after;
+    }
+  }
+  __syncthreads();
+
+  T* const p_out = static_cast<T*>(pieces.p) + piece * kChunk * kChunk;
+  if (warp < 6) {  // pairs of different sub-blocks
+    const int later = warp == 0 ? 1 : warp < 3 ? 2 : 3, earlier = warp - later * (later - 1) / 2;
+    float m[2][4] = {}, pairs[2][4] = {};
+#pragma unroll 4
+    for (int k = 0; k < K; k += 16) {
+      std::uint32_t a[4], b[4];
+      load_b<true>(b, s.rungs(later), kStride, k, earlier * kBlock, lane);
+      load_a<false>(a, s.erased, kStride, later * kBlock, k, lane);
+      multiply_add<T>(m[0], a, b[0], b[1]), multiply_add<T>(m[1], a, b[2], b[3]);
+      load_a<false>(a, s.query, kStride, later * kBlock, k, lane);
+      multiply_add<T>(pairs[0], a, b[0], b[1]), multiply_add<T>(pairs[1], a, b[2], b[3]);
+    }
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int i = later * kBlock + lane / 4 + 8 * half, j = earlier * kBlock + 8 * n + lane % 4 * 2;
+        *reinterpret_cast<float2*>(s.m + i * kMStride + j) = make_float2(m[n][2 * half], m[n][2 * half + 1]);
+        store_pair(p_out + i * kChunk + j, p.scale * pairs[n][2 * half], p.scale * pairs[n][2 * half + 1]);
+        store_pair(p_out + (i - later * kBlock + earlier * kBlock) * kChunk + j - earlier * kBlock + later * kBlock, 0, 0);
+      }
+    }
+  }
+  {  // pairs inside a sub-block: a lane has one column and a quarter of the channels, and carries k_j e^(G_i - G_j) from row to row
+    const int first = warp / 2 * kBlock, column = warp % 2 * 8 + lane % 8, part = lane / 8;
+    float m[kBlock] = {}, pairs[kBlock] = {};
+    for (int d = 4 * part; d < K; d += 16) {
+      float4 key = load_quad(s.k + (first + column) * kStride + d), x = make_float4(0, 0, 0, 0);
+#pragma unroll
+      for (int i = 0; i < kBlock; ++i) {
+        const float4 decay = *reinterpret_cast<const float4*>(s.decay + (first + i) * kFloatStride + d);
+        const float4 e = *reinterpret_cast<const float4*>(s.c + (first + i) * kFloatStride + d);
+        const float4 q = load_quad(s.q + (first + i) * kStride + d);
+        x.x *= decay.x, x.y *= decay.y, x.z *= decay.z, x.w *= decay.w;
+        m[i] += x.x * e.x + x.y * e.y + x.z * e.z + x.w * e.w;
+        if (i == column) x = key;
+        pairs[i] += x.x * q.x + x.y * q.y + x.z * q.z + x.w * q.w;
+      }
+    }
+    const float of_key = s.k_rstd[first + column];
+#pragma unroll
+    for (int i = 0; i < kBlock; ++i) {
+      m[i] += __shfl_xor_sync(0xffffffffu, m[i], 8), pairs[i] += __shfl_xor_sync(0xffffffffu, pairs[i], 8);
+      m[i] += __shfl_xor_sync(0xffffffffu, m[i], 16), pairs[i] += __shfl_xor_sync(0xffffffffu, pairs[i], 16);
+      if (part != 0) continue;
+      s.m[(first + i) * kMStride + first + column] = of_key * m[i];
+      p_out[(first + i) * kChunk + first + column] = narrow<T>(p.scale * s.q_rstd[first + i] * of_key * pairs[i]);
+    }
+  }
+  __syncthreads();
+  if (thread >= kChunk) return;
+  T* const t_out = static_cast<T*>(pieces.t) + piece * kChunk * kChunk + thread;
+  T* const rest = pieces.t_rest == nullptr ? nullptr : static_cast<T*>(pieces.t_rest) + piece * kChunk * kChunk + thread;
+  solve_any_column(s.m, thread, [&](int i, float x) {
+    const T value = narrow<T>(x);
+    t_out[i * kChunk] = value;
+    if (rest != nullptr) rest[i * kChunk] = narrow<T>(x - widen(value));
+  });
+}
+
+}  // namespace
+
+void prepare_channel(const RuleProblem& p, const ChunkTable& table, const TensorPieces& pieces, cudaStream_t stream) {
+  with_tensor_types(p, [&](auto type, auto key, auto) {
+    using T = decltype(type);
+    constexpr int K = key.value;
+    launch("gated_delta_rule_2_prepare", &prepare<T, K>, table.count * p.gate_heads, kThreads, Shared<T, K>::bytes(), stream, p, table, pieces);
+  });
+}
+
+}  // namespace deltron::kernels::cuda

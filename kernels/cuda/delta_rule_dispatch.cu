@@ -16,14 +16,15 @@ bool aligned(const View& view) {
 bool tensor_core_inputs(const RuleProblem& p) {
   const auto fast = [](int dim) { return dim == 64 || dim == 128; };
   return (p.dtype == DType::BF16 || p.dtype == DType::F16) && fast(p.key_dim) && fast(p.value_dim) && aligned(p.q) && aligned(p.k) &&
-         aligned(p.v);
+         aligned(p.v) && (p.scalar_gates || aligned(p.write));
 }
 
 }  // namespace
 
 bool tensor_core_forward(const RuleProblem& p, const MutableHeadView& o) { return tensor_core_inputs(p) && aligned(o); }
 bool tensor_core_backward(const RuleProblem& p, const RuleGradients& out) {
-  return tensor_core_inputs(p) && aligned(out.d_o) && aligned(out.dq) && aligned(out.dk) && aligned(out.dv);
+  return tensor_core_inputs(p) && aligned(out.d_o) && aligned(out.dq) && aligned(out.dk) && aligned(out.dv) &&
+         (p.scalar_gates || aligned(out.d_write));
 }
 
 const char* kernel_name(const RuleProblem& p, bool tensor_cores) {
@@ -48,6 +49,8 @@ TensorPieces carve_tensor(DeltaRuleCarver& carver, const RuleProblem& p, std::in
   } else {
     for (void** tile : {&pieces.erased_start, &pieces.query_start, &pieces.key_end}) *tile = carver.take<std::uint16_t>(gates * kChunk * K);
     pieces.whole = carver.take<float>(gates * K);
+    pieces.decay = carver.take<float>(gates * kChunk * K);
+    pieces.erase = carver.take<std::uint16_t>(gates * kChunk * K);
   }
   if (!backward) return pieces;
   for (void** tile : {&pieces.states, &pieces.d_states}) *tile = carver.take<std::uint16_t>(values * K * V);

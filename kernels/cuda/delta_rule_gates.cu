@@ -23,6 +23,7 @@ __global__ void __launch_bounds__(128) gate_gradients(RuleProblem p, RuleGradien
   const std::int64_t d_erase_at = view_offset(out.d_erase, p.documents, chunk.document, chunk.begin, head) + channel;
   const float rate = p.raw ? expf(p.A_log[head]) : 0, bias = p.raw ? p.dt_bias[column] : 0;
   double sum_A_log = 0, sum_bias = 0;
+#pragma unroll 4
   for (int t = begin; t < end; ++t) {
     float d_g = gates.d_decay[(first + t) * width + column], d_b = gates.d_erase[(first + t) * width + column];
     if (p.raw) {
@@ -70,7 +71,8 @@ __global__ void __launch_bounds__(256) gate_parameter_gradients(RuleProblem p, s
 }  // namespace
 
 // The first rule has few columns: more threads of fewer tokens.
-constexpr int kFewTokens = 4, kFewParts = kChunk / kFewTokens;
+constexpr int kFewTokens = 4, kManyTokens = 16;
+std::int64_t parts_of_chunk(const RuleProblem& p) { return kChunk / (p.scalar_gates ? kFewTokens : kManyTokens); }
 
 GatePieces carve_gates(DeltaRuleCarver& carver, const RuleProblem& p, std::int64_t chunks) {
   const std::int64_t width = static_cast<std::int64_t>(p.gate_heads) * p.gate_channels();
@@ -78,8 +80,8 @@ GatePieces carve_gates(DeltaRuleCarver& carver, const RuleProblem& p, std::int64
   pieces.d_decay = carver.take<float>(p.tokens * width);
   pieces.d_erase = carver.take<float>(p.tokens * width);
   if (p.raw) {
-    pieces.partial_A_log = carver.take<double>(chunks * (p.scalar_gates ? kFewParts : 1) * width);
-    pieces.partial_dt_bias = carver.take<double>(chunks * (p.scalar_gates ? kFewParts : 1) * width);
+    pieces.partial_A_log = carver.take<double>(chunks * parts_of_chunk(p) * width);
+    pieces.partial_dt_bias = carver.take<double>(chunks * parts_of_chunk(p) * width);
   }
   return pieces;
 }
@@ -87,11 +89,11 @@ GatePieces carve_gates(DeltaRuleCarver& carver, const RuleProblem& p, std::int64
 void finish_gates(const RuleProblem& p, const RuleGradients& out, const ChunkTable& table, const GatePieces& gates,
                   cudaStream_t stream) {
   const std::int64_t width = static_cast<std::int64_t>(p.gate_heads) * p.gate_channels();
-  const std::int64_t parts = table.count * (p.scalar_gates ? kFewParts : 1);
+  const std::int64_t parts = table.count * parts_of_chunk(p);
   if (p.scalar_gates) {
     launch("delta_rule_gate_gradients", &gate_gradients<kFewTokens>, (parts * width + 127) / 128, 128, 0, stream, p, out, table, gates);
   } else {
-    launch("delta_rule_gate_gradients", &gate_gradients<kChunk>, (parts * width + 127) / 128, 128, 0, stream, p, out, table, gates);
+    launch("delta_rule_gate_gradients", &gate_gradients<kManyTokens>, (parts * width + 127) / 128, 128, 0, stream, p, out, table, gates);
   }
   if (!p.raw || (out.d_A_log == nullptr && out.d_dt_bias == nullptr)) return;
   launch("delta_rule_gate_parameters", &gate_parameter_gradients, width + p.gate_heads, 256, 0, stream, p, parts, gates, out.d_A_log, out.d_dt_bias);

@@ -34,6 +34,8 @@ struct TensorPieces {
   void* query_start;  // Qs
   void* key_end;      // Ke
   float* whole;       // [chunks, Hg, K], second rule
+  float* decay;       // e^g [chunks, Hg, 64, K], second rule; one in rows past the last token
+  void* erase;        // b likewise; zero in those rows
   // Backward only.
   void* states;       // S at the start of chunks [chunks, Hv, K, V]
   void* d_states;     // gradient of the state at the end of chunks

@@ -6,6 +6,7 @@
 // Per chunk and block at K = 128: 2.1 MFLOP forward against 54 KiB of operands; the chain of a chunk, not either of them, sets the
 // time: about 1.5 us predicted, 0.2 ms for 128 chunks.
 #include "kernels/cuda/delta_rule_records.cuh"
+#include "kernels/cuda/delta_rule_solve.cuh"
 
 namespace deltron::kernels::cuda {
 namespace {
@@ -144,25 +145,28 @@ __device__ __forceinline__ void store_split(T* tile, T* rest, int at, float x, f
 template <class T, bool kScalar>
 struct ValuePairs {
   std::uint32_t v[4];
-  float2 w[4];
+  RawPair w[4];
   // `v_at`, `w_at`: offsets of the chunk's first row at this thread's first column.
   __device__ void load(const RuleProblem& p, std::int64_t v_at, std::int64_t w_at, int tokens, int first_row) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int t = first_row + i % 2 * 8, j = i / 2 * 8;
-      v[i] = 0, w[i] = make_float2(0, 0);
-      if (t >= tokens) continue;
-      v[i] = *reinterpret_cast<const std::uint32_t*>(static_cast<const T*>(p.v.data) + v_at + t * p.v.token_stride + j);
-      if constexpr (!kScalar) {
-        const std::int64_t at = w_at + t * p.write.token_stride + j;
-        w[i] = make_float2(load_element(p.write.data, p.write_dtype, at), load_element(p.write.data, p.write_dtype, at + 1));
-      }
+      v[i] = t < tokens ? *reinterpret_cast<const std::uint32_t*>(static_cast<const T*>(p.v.data) + v_at + t * p.v.token_stride + j) : 0;
+    }
+    if constexpr (kScalar) return;
+    const bool wide = p.write_dtype == DType::F32;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int t = first_row + i % 2 * 8, j = i / 2 * 8;
+      w[i].bits = make_uint2(0, 0);
+      if (t < tokens) w[i].load(p.write.data, wide, w_at + t * p.write.token_stride + j);
     }
   }
   __device__ float2 product(const RuleProblem& p, int i, float beta) const {
     const float2 x = unpack_pair<T>(v[i]);
     if constexpr (kScalar) return make_float2(beta * x.x, beta * x.y);
-    return make_float2(activated_write(p, w[i].x) * x.x, activated_write(p, w[i].y) * x.y);
+    const float2 y = w[i].value(p.write_dtype);
+    return make_float2(activated_write(p, y.x) * x.x, activated_write(p, y.y) * x.y);
   }
 };
 

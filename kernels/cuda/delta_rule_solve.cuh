@@ -60,4 +60,28 @@ __device__ __forceinline__ float4 load_quad(const T* from) {
   return make_float4(low.x, low.y, high.x, high.y);
 }
 
+// Two neighbours of a tensor of 2- or 4-byte elements, converted only when used: loads of a loop stay in flight together.
+struct RawPair {
+  uint2 bits;
+  __device__ void load(const void* data, bool wide, std::int64_t at) {
+    if (wide) {
+      bits = *reinterpret_cast<const uint2*>(static_cast<const float*>(data) + at);
+    } else {
+      bits = make_uint2(*reinterpret_cast<const std::uint32_t*>(static_cast<const std::uint16_t*>(data) + at), 0);
+    }
+  }
+  __device__ float2 value(DType dtype) const {
+    if (dtype == DType::BF16) return unpack_pair<__nv_bfloat16>(bits.x);
+    if (dtype == DType::F16) return unpack_pair<__half>(bits.x);
+    return make_float2(__uint_as_float(bits.x), __uint_as_float(bits.y));
+  }
+};
+__device__ __forceinline__ void store_raw_pair(void* data, DType dtype, std::int64_t at, float x, float y) {
+  if (dtype == DType::F32) {
+    *reinterpret_cast<float2*>(static_cast<float*>(data) + at) = make_float2(x, y);
+  } else {
+    *reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(data) + at) = dtype == DType::BF16 ? pack_pair<__nv_bfloat16>(x, y) : pack_pair<__half>(x, y);
+  }
+}
+
 }  // namespace deltron::kernels::cuda

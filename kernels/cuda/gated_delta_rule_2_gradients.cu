@@ -57,30 +57,41 @@ __device__ __forceinline__ float rows_sum(float x) {  // over the eight row lane
   return x + __shfl_xor_sync(0xffffffffu, x, 16);
 }
 
-// dv = w o Z, dw = v o Z (12.16): eight channels a thread and turn.
+// dv = w o Z, dw = v o Z (12.16): two channels a thread and turn.
 template <class T, int V>
 __device__ void value_gradients(const RuleProblem& p, const RuleGradients& out, const Chunk& chunk, int head, const T* z, int thread) {
   const std::int64_t v_at = view_offset(p.v, p.documents, chunk.document, chunk.begin, head);
   const std::int64_t w_at = view_offset(p.write, p.documents, chunk.document, chunk.begin, head);
   const std::int64_t d_v_at = view_offset(out.dv, p.documents, chunk.document, chunk.begin, head);
   const std::int64_t d_w_at = view_offset(out.d_write, p.documents, chunk.document, chunk.begin, head);
-  for (int i = thread; i < chunk.tokens * (V / 2); i += kThreads) {
-    const int t = i / (V / 2), j = i % (V / 2) * 2;
-    const float2 v = load_pair(static_cast<const T*>(p.v.data) + v_at + t * p.v.token_stride + j), dz = load_pair(z + t * (V + kTilePad) + j);
-    float w[2], d_w[2] = {v.x * dz.x, v.y * dz.y};
+  const bool wide = p.write_dtype == DType::F32;
+  constexpr int kTurns = kChunk * V / 2 / kThreads, kBatch = 4;
+#pragma unroll 1
+  for (int first = 0; first < kTurns; first += kBatch) {
+    RawPair v[kBatch], write[kBatch];
 #pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      w[e] = activated_write(p, load_element(p.write.data, p.write_dtype, w_at + t * p.write.token_stride + j + e));
-      if (p.raw) d_w[e] *= w[e] * (1 - w[e]);
-      store_element(out.d_write.data, out.d_gate_dtype, d_w_at + t * out.d_write.token_stride + j + e, d_w[e]);
+    for (int turn = 0; turn < kBatch; ++turn) {
+      const int i = thread + (first + turn) * kThreads, t = i / (V / 2), j = i % (V / 2) * 2;
+      if (t >= chunk.tokens) continue;
+      v[turn].load(p.v.data, false, v_at + t * p.v.token_stride + j), write[turn].load(p.write.data, wide, w_at + t * p.write.token_stride + j);
     }
-    store_pair(static_cast<T*>(out.dv.data) + d_v_at + t * out.dv.token_stride + j, w[0] * dz.x, w[1] * dz.y);
+#pragma unroll
+    for (int turn = 0; turn < kBatch; ++turn) {
+      const int i = thread + (first + turn) * kThreads, t = i / (V / 2), j = i % (V / 2) * 2;
+      if (t >= chunk.tokens) continue;
+      const float2 value = v[turn].value(p.dtype), raw = write[turn].value(p.write_dtype), dz = load_pair(z + t * (V + kTilePad) + j);
+      const float w[2] = {activated_write(p, raw.x), activated_write(p, raw.y)};
+      float d_w[2] = {value.x * dz.x, value.y * dz.y};
+      if (p.raw) d_w[0] *= w[0] * (1 - w[0]), d_w[1] *= w[1] * (1 - w[1]);
+      store_raw_pair(out.d_write.data, out.d_gate_dtype, d_w_at + t * out.d_write.token_stride + j, d_w[0], d_w[1]);
+      store_pair(static_cast<T*>(out.dv.data) + d_v_at + t * out.dv.token_stride + j, w[0] * dz.x, w[1] * dz.y);
+    }
   }
 }
 
-// Tables of decays along the chunk; `inside` and `after` come holding e^g.
+// Tables of decays along the chunk; `inside` and `after` come holding e^g, `erased` b.
 template <class T, int K, int V>
-__device__ void make_tables(const RuleProblem& p, const Shared<T, K, V>& m, const Chunk& chunk, std::int64_t erase_at, int thread) {
+__device__ void make_tables(const Shared<T, K, V>& m, int thread) {
   constexpr int kKeyStride = Shared<T, K, V>::kKeyStride, kFloatStride = Shared<T, K, V>::kFloatStride;
   if (thread < K) {
     const int d = thread;
@@ -91,7 +102,7 @@ __device__ void make_tables(const RuleProblem& p, const Shared<T, K, V>& m, cons
 #pragma unroll 4
       for (int i = block * kBlock; i < (block + 1) * kBlock; ++i) {
         inside *= m.inside[i * kFloatStride + d];
-        const float erase = i < chunk.tokens ? activated_erase(p, load_element(p.erase.data, p.erase_dtype, erase_at + i * p.erase.token_stride + d)) : 0.0f;
+        const float erase = widen(m.erased[i * kKeyStride + d]);
         m.inside[i * kFloatStride + d] = inside;
         m.erased[i * kKeyStride + d] = narrow<T>(inside * erase * m.k_rstd[i] * widen(m.k[i * kKeyStride + d]));
         m.query[i * kKeyStride + d] = narrow<T>(inside * m.q_rstd[i] * widen(m.q[i * kKeyStride + d]));
@@ -141,8 +152,9 @@ __global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGrad
   const int gates_of_key = p.gate_heads / p.key_heads, group = p.gate_group();
 
   for (int gate_head = key_head * gates_of_key; gate_head < (key_head + 1) * gates_of_key; ++gate_head) {
-    const std::int64_t decay_at = view_offset(p.decay, p.documents, chunk.document, chunk.begin, gate_head);
-    const std::int64_t erase_at = view_offset(p.erase, p.documents, chunk.document, chunk.begin, gate_head);
+    const std::int64_t gate_piece = c * p.gate_heads + gate_head;
+    const float* decays = pieces.decay + gate_piece * kChunk * K;                        // [64, K]
+    const T* erases = static_cast<const T*>(pieces.erase) + gate_piece * kChunk * K;     // [64, K]
     float of_q[kPieces][4] = {}, of_c[kPieces][4] = {}, of_k[kPieces][4] = {}, x[2][4] = {}, n[2][4] = {};
     for (int head = gate_head * group; head < (gate_head + 1) * group; ++head) {
       const std::int64_t piece = c * p.value_heads + head;
@@ -178,6 +190,10 @@ __global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGrad
       __syncthreads();
     }
     // X and N (12.17) as operands; norms; e^g into both tables.
+    copy_float_rows<K, kThreads>(m.inside, kFloatStride, decays, thread);
+    copy_float_rows<K, kThreads>(m.after, kFloatStride, decays, thread);
+    copy_rows<K, kThreads>(m.erased, erases, K, kChunk, kChunk, thread);
+    commit_copies();
 #pragma unroll
     for (int piece8 = 0; piece8 < 2; ++piece8) {
 #pragma unroll
@@ -192,17 +208,9 @@ __global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGrad
     for (int r = warp; r < 2 * kChunk; r += kThreads / 32) {
       row_rstd<K>(p, (r < kChunk ? m.k : m.q) + r % kChunk * kKeyStride, (r < kChunk ? m.k_rstd : m.q_rstd) + r % kChunk, lane);
     }
-#pragma unroll 4
-    for (int i = thread; i < kChunk * K; i += kThreads) {
-      const int t = i / K, channel = i % K;
-      float decay = 1;
-      if (t < chunk.tokens) {
-        decay = __expf(activated_decay(p, load_element(p.decay.data, p.decay_dtype, decay_at + t * p.decay.token_stride + channel), gate_head, channel));
-      }
-      m.inside[t * kFloatStride + channel] = decay, m.after[t * kFloatStride + channel] = decay;
-    }
+    wait_copies<0>();
     __syncthreads();
-    make_tables<T, K, V>(p, m, chunk, erase_at, thread);
+    make_tables<T, K, V>(m, thread);
     __syncthreads();
 
     // Through the states, then pairs of different sub-blocks: of_q and of_c lack the factor `inside`, of_k lacks `after`.
@@ -213,11 +221,10 @@ __global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGrad
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int i = row + lane / 4 + e / 2 * 8, at = d + e % 2;
-        const float start = m.start[block * K + at], inside = m.inside[i * kFloatStride + at];
+        const float start = m.start[block * K + at];
         of_q[piece8][e] *= p.scale * start, of_c[piece8][e] *= -start, of_k[piece8][e] *= m.end[block * K + at];
-        const float key = m.k_rstd[i] * widen(m.k[i * kKeyStride + at]), query = m.q_rstd[i] * widen(m.q[i * kKeyStride + at]);
-        const float erase = i < chunk.tokens ? activated_erase(p, load_element(p.erase.data, p.erase_dtype, erase_at + i * p.erase.token_stride + at)) : 0.0f;
-        reads[e % 2] += inside * (query * of_q[piece8][e] + erase * key * of_c[piece8][e]);
+        const float key = m.k_rstd[i] * widen(m.k[i * kKeyStride + at]);
+        reads[e % 2] += widen(m.query[i * kKeyStride + at]) * of_q[piece8][e] + widen(m.erased[i * kKeyStride + at]) * of_c[piece8][e];
         writes[e % 2] += m.after[i * kFloatStride + at] * key * of_k[piece8][e];
       }
 #pragma unroll
@@ -279,14 +286,11 @@ __global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGrad
     if (thread < kBlocks * K) {
       const int b = thread / K, d = thread % K, first = b * kBlock;
       float key[kBlock], decay[kBlock], of_key[kBlock], d_g[kBlock];
+      T erase[kBlock];
 #pragma unroll
-      for (int i = 0; i < kBlock; ++i) {
-        const int t = first + i;
-        key[i] = m.k_rstd[t] * widen(m.k[t * kKeyStride + d]), of_key[i] = 0, decay[i] = 1;
-        if (t < chunk.tokens) {
-          decay[i] = __expf(activated_decay(p, load_element(p.decay.data, p.decay_dtype, decay_at + t * p.decay.token_stride + d), gate_head, d));
-        }
-      }
+      for (int i = 0; i < kBlock; ++i) decay[i] = decays[(first + i) * K + d], erase[i] = erases[(first + i) * K + d];
+#pragma unroll
+      for (int i = 0; i < kBlock; ++i) key[i] = m.k_rstd[first + i] * widen(m.k[(first + i) * kKeyStride + d]), of_key[i] = 0;
       float suffix = m.start[(kBlocks - 1) * K + d] * m.over[(kBlocks - 1) * K + d] * m.carried[d];
       for (int later = b + 1; later < kBlocks; ++later) {
         suffix += m.reads[later * K + d];
@@ -299,8 +303,7 @@ __global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGrad
         const int t = first + i;
         const T* xs = m.x + t * kSquareStride + first;
         const T* ns = m.n + t * kSquareStride + first;
-        const float erase = t < chunk.tokens ? activated_erase(p, load_element(p.erase.data, p.erase_dtype, erase_at + t * p.erase.token_stride + d)) : 0.0f;
-        const float query = m.q_rstd[t] * widen(m.q[t * kKeyStride + d]), erased = erase * key[i];
+        const float query = m.q_rstd[t] * widen(m.q[t * kKeyStride + d]), erased = widen(erase[i]) * key[i];
         float row_q = m.d_q[t * kFloatStride + d], row_c = m.d_c[t * kFloatStride + d];
         suffix += query * row_q + erased * row_c;
         float between = decay[i], straddling = 0;
@@ -323,13 +326,12 @@ __global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGrad
         const float later = m.d_k[t * kFloatStride + d], row_c = m.d_c[t * kFloatStride + d];
         const float total_g = prefix + d_g[i];
         prefix += key[i] * later;
-        float erase = 0, total_q = m.d_q[t * kFloatStride + d], total_k = later + of_key[i];
+        float total_q = m.d_q[t * kFloatStride + d], total_k = later + of_key[i];
         if (t < chunk.tokens) {
-          erase = activated_erase(p, load_element(p.erase.data, p.erase_dtype, erase_at + t * p.erase.token_stride + d));
           const std::int64_t at = ((first_token + t) * p.gate_heads + gate_head) * K + d;
           gates.d_decay[at] = total_g, gates.d_erase[at] = key[i] * row_c;
         }
-        total_k += erase * row_c;
+        total_k += widen(erase[i]) * row_c;
         if (gates_of_key > 1 && t < chunk.tokens) {
           const std::int64_t at = ((first_token + t) * p.key_heads + key_head) * K + d;
           if (!first_gate) total_q += pieces.d_q[at], total_k += pieces.d_k[at];

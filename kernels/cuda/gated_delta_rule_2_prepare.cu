@@ -34,6 +34,27 @@ struct Shared {
   __device__ T* rungs(int block) const { return ladder + block * (block - 1) / 2 * kBlock * kStride; }
 };
 
+// Activated gates of all tokens as tiles of chunks: a thread takes two channels.
+template <class T, int K>
+__global__ void __launch_bounds__(256) activate(RuleProblem p, ChunkTable table, TensorPieces pieces) {
+  const std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x, piece = item / (kChunk * K / 2);
+  const int t = static_cast<int>(item / (K / 2) % kChunk), d = static_cast<int>(item % (K / 2)) * 2, head = static_cast<int>(piece % p.gate_heads);
+  const Chunk chunk = table.chunks[piece / p.gate_heads];
+  float decay[2] = {1, 1}, erase[2] = {0, 0};
+  if (t < chunk.tokens) {
+    const std::int64_t decay_at = view_offset(p.decay, p.documents, chunk.document, chunk.begin + t, head) + d;
+    const std::int64_t erase_at = view_offset(p.erase, p.documents, chunk.document, chunk.begin + t, head) + d;
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      decay[e] = expf(activated_decay(p, load_element(p.decay.data, p.decay_dtype, decay_at + e), head, d + e));
+      erase[e] = activated_erase(p, load_element(p.erase.data, p.erase_dtype, erase_at + e));
+    }
+  }
+  const std::int64_t at = (piece * kChunk + t) * K + d;
+  *reinterpret_cast<float2*>(pieces.decay + at) = make_float2(decay[0], decay[1]);
+  store_pair(static_cast<T*>(pieces.erase) + at, erase[0], erase[1]);
+}
+
 template <class T, int K>
 __global__ void __launch_bounds__(kThreads, 1) prepare(RuleProblem p, ChunkTable table, TensorPieces pieces) {
   DELTRON_DYNAMIC_SHARED(memory);
@@ -48,19 +69,9 @@ __global__ void __launch_bounds__(kThreads, 1) prepare(RuleProblem p, ChunkTable
   const std::int64_t q_at = view_offset(p.q, p.documents, chunk.document, chunk.begin, key_head);
   copy_rows<K, kThreads>(s.k, static_cast<const T*>(p.k.data) + k_at, p.k.token_stride, kChunk, chunk.tokens, thread);
   copy_rows<K, kThreads>(s.q, static_cast<const T*>(p.q.data) + q_at, p.q.token_stride, kChunk, chunk.tokens, thread);
+  copy_rows<K, kThreads>(s.erased, static_cast<const T*>(pieces.erase) + piece * kChunk * K, K, kChunk, kChunk, thread);  // b, replaced in place
+  copy_float_rows<K, kThreads>(s.decay, kFloatStride, pieces.decay + piece * kChunk * K, thread);
   commit_copies();
-  const std::int64_t decay_at = view_offset(p.decay, p.documents, chunk.document, chunk.begin, gate_head);
-  const std::int64_t erase_at = view_offset(p.erase, p.documents, chunk.document, chunk.begin, gate_head);
-#pragma unroll 4
-  for (int i = thread; i < kChunk * K; i += kThreads) {
-    const int t = i / K, channel = i % K;
-    float decay = 1, erase = 0;
-    if (t < chunk.tokens) {
-      decay = __expf(activated_decay(p, load_element(p.decay.data, p.decay_dtype, decay_at + t * p.decay.token_stride + channel), gate_head, channel));
-      erase = activated_erase(p, load_element(p.erase.data, p.erase_dtype, erase_at + t * p.erase.token_stride + channel));
-    }
-    s.decay[t * kFloatStride + channel] = decay, s.c[t * kFloatStride + channel] = erase;
-  }
   wait_copies<0>();
   __syncthreads();
   for (int r = warp; r < 2 * kChunk; r += kThreads / 32) row_rstd<K>(p, (r < kChunk ? s.k : s.q) + r % kChunk * kStride, (r < kChunk ? s.k_rstd : s.q_rstd) + r % kChunk, lane);
@@ -77,7 +88,7 @@ __global__ void __launch_bounds__(kThreads, 1) prepare(RuleProblem p, ChunkTable
 #pragma unroll 4
       for (int i = block * kBlock; i < (block + 1) * kBlock; ++i) {
         inside *= s.decay[i * kFloatStride + d];
-        const float from = start * inside, e = s.c[i * kFloatStride + d] * s.k_rstd[i] * widen(s.k[i * kStride + d]);
+        const float from = start * inside, e = widen(s.erased[i * kStride + d]) * s.k_rstd[i] * widen(s.k[i * kStride + d]);
         const float query = s.q_rstd[i] * widen(s.q[i * kStride + d]);
         s.c[i * kFloatStride + d] = e;
         s.erased[i * kStride + d] = narrow<T>(e * inside), s.query[i * kStride + d] = narrow<T>(query * inside);
@@ -176,6 +187,7 @@ void prepare_channel(const RuleProblem& p, const ChunkTable& table, const Tensor
   with_tensor_types(p, [&](auto type, auto key, auto) {
     using T = decltype(type);
     constexpr int K = key.value;
+    launch("gated_delta_rule_2_activate", &activate<T, K>, table.count * p.gate_heads * (kChunk * K / 512), 256, 0, stream, p, table, pieces);
     launch("gated_delta_rule_2_prepare", &prepare<T, K>, table.count * p.gate_heads, kThreads, Shared<T, K>::bytes(), stream, p, table, pieces);
   });
 }

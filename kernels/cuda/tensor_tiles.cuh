@@ -184,6 +184,14 @@ __device__ __forceinline__ void copy_rows(T* tile, const T* from, std::int64_t s
     copy_async(tile + r * (kColumns + kTilePad) + piece * 8, there ? from + r * stride + piece * 8 : from, there);
   }
 }
+// 64 rows of kColumns floats into rows of `stride` floats.
+template <int kColumns, int kThreads>
+__device__ __forceinline__ void copy_float_rows(float* tile, int stride, const float* from, int thread) {
+  constexpr int kPieces = kColumns / 4;
+  for (int i = thread; i < kChunk * kPieces; i += kThreads) {
+    copy_async(tile + i / kPieces * stride + i % kPieces * 4, from + i * 4, true);
+  }
+}
 // `bytes` (a multiple of 16) as they are.
 template <int kThreads>
 __device__ __forceinline__ void copy_flat(void* to, const void* from, int bytes, int thread) {

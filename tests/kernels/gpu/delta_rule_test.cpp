@@ -222,9 +222,11 @@ TEST_F(DeltaRuleGpu, equal_keys_with_beta_near_two_stay_accurate) {
   for (const DType dtype : {DType::F32, DType::BF16, DType::F16}) {
     First::Problem p = First::make({{200}, 1, 1, 128, 128}, 70, false, true, true);
     for (std::size_t i = 0; i < p.k.size(); ++i) p.k[i] = p.k[i % 128];
-    for (double& b : p.beta) b = 2 - 0.02 * b;
-    for (double& g : p.decay) g *= 0.01;
-    check<First>(p, First::run_of(dtype), "equal keys", limits_of(dtype, true));
+    for (double& b : p.beta) b = 2 - 0.05 * b;
+    for (double& g : p.decay) g *= 0.2;
+    // The state flips sign along the key at every token: what rounding the operands costs adds up over 200 tokens.
+    const double limit = dtype == DType::F32 ? 1e-5 : dtype == DType::BF16 ? 0.05 : 0.008;
+    check<First>(p, First::run_of(dtype), "equal keys", Limits{limit, limit, dtype == DType::F32 ? 1e-4 : limit});
   }
 }
 

@@ -50,11 +50,15 @@ __global__ void __launch_bounds__(256) gate_parameter_gradients(RuleProblem p, s
   const bool bias = block < width;
   double sum = 0;
   if (bias) {
+#pragma unroll 8
     for (std::int64_t c = thread; c < parts; c += 256) sum += gates.partial_dt_bias[c * width + block];
   } else {
     const std::int64_t head = block - width;
-    for (std::int64_t i = thread; i < parts * channels; i += 256) {
-      sum += gates.partial_A_log[i / channels * width + head * channels + i % channels];
+    const int lanes = channels < 256 ? channels : 256, steps = 256 / lanes;  // threads past lanes * steps have nothing
+    for (int channel = thread % lanes; channel < channels && thread < lanes * steps; channel += lanes) {
+      const double* column = gates.partial_A_log + head * channels + channel;
+#pragma unroll 8
+      for (std::int64_t c = thread / lanes; c < parts; c += steps) sum += column[c * width];
     }
   }
   sums[thread] = sum;

@@ -89,47 +89,62 @@ __device__ void value_gradients(const RuleProblem& p, const RuleGradients& out, 
   }
 }
 
-// Tables of decays along the chunk; `inside` and `after` come holding e^g, `erased` b.
+// Tables of decays along the chunk; `inside` comes holding e^g, `erased` b. A thread has one channel of one sub-block.
 template <class T, int K, int V>
 __device__ void make_tables(const Shared<T, K, V>& m, int thread) {
   constexpr int kKeyStride = Shared<T, K, V>::kKeyStride, kFloatStride = Shared<T, K, V>::kFloatStride;
-  if (thread < K) {
-    const int d = thread;
-    float start = 1;
-    for (int block = 0; block < kBlocks; ++block) {
-      m.start[block * K + d] = start;
-      float inside = 1;
-#pragma unroll 4
-      for (int i = block * kBlock; i < (block + 1) * kBlock; ++i) {
-        inside *= m.inside[i * kFloatStride + d];
-        const float erase = widen(m.erased[i * kKeyStride + d]);
-        m.inside[i * kFloatStride + d] = inside;
-        m.erased[i * kKeyStride + d] = narrow<T>(inside * erase * m.k_rstd[i] * widen(m.k[i * kKeyStride + d]));
-        m.query[i * kKeyStride + d] = narrow<T>(inside * m.q_rstd[i] * widen(m.q[i * kKeyStride + d]));
-      }
-      start *= inside;
+  const int block = thread / K, d = thread % K, first = block * kBlock;
+  const bool works = thread < kBlocks * K;
+  float decay[kBlock];
+  if (works) {
+#pragma unroll
+    for (int i = 0; i < kBlock; ++i) {
+      decay[i] = m.inside[(first + i) * kFloatStride + d];
     }
-  } else if (thread < 2 * K) {
-    const int d = thread - K;
-    float end = 1, over[kBlocks] = {1, 1, 1, 1};
+    float over = 1;
 #pragma unroll
-    for (int block = kBlocks - 1; block >= 0; --block) {
-      m.end[block * K + d] = end;
-      float after = 1;
-#pragma unroll 4
-      for (int i = (block + 1) * kBlock - 1; i >= block * kBlock; --i) {
-        const float decay = m.after[i * kFloatStride + d];
-        m.after[i * kFloatStride + d] = after;
-        float rung = after * m.k_rstd[i] * widen(m.k[i * kKeyStride + d]);
+    for (int i = 0; i < kBlock; ++i) over *= decay[i];
+    m.over[block * K + d] = over;
+  }
+  __syncthreads();
+  if (!works) return;
+  float start = 1, end = 1, inside = 1, after = 1;
+  for (int other = 0; other < block; ++other) start *= m.over[other * K + d];
+  for (int other = kBlocks - 1; other > block; --other) end *= m.over[other * K + d];
+  m.start[block * K + d] = start, m.end[block * K + d] = end;
+  constexpr int kBatch = 4;  // rows whose loads are in flight together
 #pragma unroll
-        for (int border = block + 1; border < kBlocks; ++border) {
-          m.rungs(border)[i * kKeyStride + d] = narrow<T>(rung);
-          rung *= over[border];
-        }
-        after *= decay;
+  for (int i0 = 0; i0 < kBlock; i0 += kBatch) {
+    T erase[kBatch], key[kBatch], query[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int at = (first + i0 + i) * kKeyStride + d;
+      erase[i] = m.erased[at], key[i] = m.k[at], query[i] = m.q[at];
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int t = first + i0 + i;
+      inside *= decay[i0 + i];
+      m.inside[t * kFloatStride + d] = inside;
+      m.erased[t * kKeyStride + d] = narrow<T>(inside * widen(erase[i]) * widen(key[i]) * m.k_rstd[t]);
+      m.query[t * kKeyStride + d] = narrow<T>(inside * widen(query[i]) * m.q_rstd[t]);
+    }
+  }
+#pragma unroll
+  for (int i0 = kBlock - kBatch; i0 >= 0; i0 -= kBatch) {
+    T key[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) key[i] = m.k[(first + i0 + i) * kKeyStride + d];
+#pragma unroll
+    for (int i = kBatch - 1; i >= 0; --i) {
+      const int t = first + i0 + i;
+      m.after[t * kFloatStride + d] = after;
+      float rung = after * widen(key[i]) * m.k_rstd[t];
+      for (int border = block + 1; border < kBlocks; ++border) {
+        m.rungs(border)[t * kKeyStride + d] = narrow<T>(rung);
+        rung *= m.over[border * K + d];
       }
-      over[block] = after, end *= after;
-      m.over[block * K + d] = after;
+      after *= decay[i0 + i];
     }
   }
 }
@@ -189,9 +204,8 @@ __global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGrad
       }
       __syncthreads();
     }
-    // X and N (12.17) as operands; norms; e^g into both tables.
+    // X and N (12.17) as operands; norms; e^g and b.
     copy_float_rows<K, kThreads>(m.inside, kFloatStride, decays, thread);
-    copy_float_rows<K, kThreads>(m.after, kFloatStride, decays, thread);
     copy_rows<K, kThreads>(m.erased, erases, K, kChunk, kChunk, thread);
     commit_copies();
 #pragma unroll

@@ -8,7 +8,7 @@
 namespace deltron::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256, kBlock = 16, kBlocks = kChunk / kBlock;
+constexpr int kThreads = 512, kBlock = 16, kBlocks = kChunk / kBlock;
 
 template <class T, int K>
 struct Shared {
@@ -19,9 +19,10 @@ struct Shared {
   float *decay, *c;    // [64, K] e^g, b k
   float* m;            // [64, kMStride]
   float *q_rstd, *k_rstd;
+  float* over;         // [4, K] e^G over a whole sub-block
 
   static constexpr std::size_t bytes() {
-    return 2 * (4 * kChunk + 6 * kBlock) * kStride + 4 * (2 * kChunk * kFloatStride + kChunk * kMStride + 2 * kChunk);
+    return 2 * (4 * kChunk + 6 * kBlock) * kStride + 4 * (2 * kChunk * kFloatStride + kChunk * kMStride + 2 * kChunk + kBlocks * K);
   }
   __device__ explicit Shared(char* memory) {
     T* next = reinterpret_cast<T*>(memory);
@@ -29,30 +30,37 @@ struct Shared {
     ladder = query + kChunk * kStride;
     decay = reinterpret_cast<float*>(ladder + 6 * kBlock * kStride), c = decay + kChunk * kFloatStride;
     m = c + kChunk * kFloatStride, q_rstd = m + kChunk * kMStride, k_rstd = q_rstd + kChunk;
+    over = k_rstd + kChunk;
   }
   // Rows of the ladder at the border before sub-block `block`.
   __device__ T* rungs(int block) const { return ladder + block * (block - 1) / 2 * kBlock * kStride; }
 };
 
-// Activated gates of all tokens as tiles of chunks: a thread takes two channels.
+// Activated gates of all tokens as tiles of chunks: a block takes 16 rows of one piece, a thread two channels of some.
 template <class T, int K>
 __global__ void __launch_bounds__(256) activate(RuleProblem p, ChunkTable table, TensorPieces pieces) {
-  const std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x, piece = item / (kChunk * K / 2);
-  const int t = static_cast<int>(item / (K / 2) % kChunk), d = static_cast<int>(item % (K / 2)) * 2, head = static_cast<int>(piece % p.gate_heads);
-  const Chunk chunk = table.chunks[piece / p.gate_heads];
-  float decay[2] = {1, 1}, erase[2] = {0, 0};
-  if (t < chunk.tokens) {
-    const std::int64_t decay_at = view_offset(p.decay, p.documents, chunk.document, chunk.begin + t, head) + d;
-    const std::int64_t erase_at = view_offset(p.erase, p.documents, chunk.document, chunk.begin + t, head) + d;
+  const unsigned piece = blockIdx.x / kBlocks, head = piece % static_cast<unsigned>(p.gate_heads);
+  const int d = static_cast<int>(threadIdx.x) % (K / 2) * 2, first = static_cast<int>(blockIdx.x % kBlocks) * kBlock;
+  const Chunk chunk = table.chunks[piece / static_cast<unsigned>(p.gate_heads)];
+  const std::int64_t decay_at = view_offset(p.decay, p.documents, chunk.document, chunk.begin, head) + d;
+  const std::int64_t erase_at = view_offset(p.erase, p.documents, chunk.document, chunk.begin, head) + d;
+  const float rate = p.raw ? expf(p.A_log[head]) : 0, bias[2] = {p.raw ? p.dt_bias[head * K + d] : 0, p.raw ? p.dt_bias[head * K + d + 1] : 0};
+#pragma unroll 4
+  for (int t = first + static_cast<int>(threadIdx.x) / (K / 2); t < first + kBlock; t += 512 / K) {
+    float decay[2] = {1, 1}, erase[2] = {0, 0};
+    if (t < chunk.tokens) {
 #pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      decay[e] = expf(activated_decay(p, load_element(p.decay.data, p.decay_dtype, decay_at + e), head, d + e));
-      erase[e] = activated_erase(p, load_element(p.erase.data, p.erase_dtype, erase_at + e));
+      for (int e = 0; e < 2; ++e) {
+        float g = load_element(p.decay.data, p.decay_dtype, decay_at + t * p.decay.token_stride + e);
+        if (p.raw) g = -rate * softplus(g + bias[e]);
+        decay[e] = __expf(fmaxf(g, kLogDecayFloor));
+        erase[e] = activated_erase(p, load_element(p.erase.data, p.erase_dtype, erase_at + t * p.erase.token_stride + e));
+      }
     }
+    const std::int64_t at = (static_cast<std::int64_t>(piece) * kChunk + t) * K + d;
+    *reinterpret_cast<float2*>(pieces.decay + at) = make_float2(decay[0], decay[1]);
+    store_pair(static_cast<T*>(pieces.erase) + at, erase[0], erase[1]);
   }
-  const std::int64_t at = (piece * kChunk + t) * K + d;
-  *reinterpret_cast<float2*>(pieces.decay + at) = make_float2(decay[0], decay[1]);
-  store_pair(static_cast<T*>(pieces.erase) + at, erase[0], erase[1]);
 }
 
 template <class T, int K>
@@ -80,42 +88,47 @@ __global__ void __launch_bounds__(kThreads, 1) prepare(RuleProblem p, ChunkTable
   T* const key_end = static_cast<T*>(pieces.key_end) + piece * kChunk * K;
   T* const erased_start = static_cast<T*>(pieces.erased_start) + piece * kChunk * K;
   T* const query_start = static_cast<T*>(pieces.query_start) + piece * kChunk * K;
-  if (thread < K) {  // from the start on
-    const int d = thread;
-    float start = 1;
-    for (int block = 0; block < kBlocks; ++block) {
-      float inside = 1;
-#pragma unroll 4
-      for (int i = block * kBlock; i < (block + 1) * kBlock; ++i) {
-        inside *= s.decay[i * kFloatStride + d];
-        const float from = start * inside, e = widen(s.erased[i * kStride + d]) * s.k_rstd[i] * widen(s.k[i * kStride + d]);
-        const float query = s.q_rstd[i] * widen(s.q[i * kStride + d]);
-        s.c[i * kFloatStride + d] = e;
-        s.erased[i * kStride + d] = narrow<T>(e * inside), s.query[i * kStride + d] = narrow<T>(query * inside);
-        erased_start[i * K + d] = narrow<T>(e * from), query_start[i * K + d] = narrow<T>(p.scale * query * from);
+  {  // a thread has one channel of one sub-block
+    const int block = thread / K, d = thread % K, first = block * kBlock;
+    const bool works = thread < kBlocks * K;
+    float decay[kBlock], e[kBlock], key[kBlock], query[kBlock];
+    if (works) {
+#pragma unroll
+      for (int i = 0; i < kBlock; ++i) {
+        decay[i] = s.decay[(first + i) * kFloatStride + d], e[i] = widen(s.erased[(first + i) * kStride + d]);
+        key[i] = widen(s.k[(first + i) * kStride + d]) * s.k_rstd[first + i], query[i] = widen(s.q[(first + i) * kStride + d]) * s.q_rstd[first + i];
       }
-      start *= inside;
+      float over = 1;
+#pragma unroll
+      for (int i = 0; i < kBlock; ++i) over *= decay[i];
+      s.over[block * K + d] = over;
     }
-    pieces.whole[piece * K + d] = start;
-  } else if (thread < 2 * K) {  // from the end back
-    const int d = thread - K;
-    float end = 1, over[kBlocks] = {1, 1, 1, 1};
+    __syncthreads();
+    if (works) {
+      float start = 1, end = 1, inside = 1, after = 1;
+      for (int other = 0; other < block; ++other) start *= s.over[other * K + d];
+      for (int other = kBlocks - 1; other > block; --other) end *= s.over[other * K + d];
 #pragma unroll
-    for (int block = kBlocks - 1; block >= 0; --block) {
-      float after = 1;
-#pragma unroll 4
-      for (int i = (block + 1) * kBlock - 1; i >= block * kBlock; --i) {
-        const float key = s.k_rstd[i] * widen(s.k[i * kStride + d]);
-        key_end[i * K + d] = narrow<T>(key * after * end);
-        float rung = key * after;
-#pragma unroll
-        for (int border = block + 1; border < kBlocks; ++border) {
-          s.rungs(border)[i * kStride + d] = narrow<T>(rung);
-          rung *= over[border];
-        }
-        after *= s.decay[i * kFloatStride + d];
+      for (int i = 0; i < kBlock; ++i) {
+        const int t = first + i;
+        inside *= decay[i];
+        const float from = start * inside, erased = e[i] * key[i];
+        s.c[t * kFloatStride + d] = erased;
+        s.erased[t * kStride + d] = narrow<T>(erased * inside), s.query[t * kStride + d] = narrow<T>(query[i] * inside);
+        erased_start[t * K + d] = narrow<T>(erased * from), query_start[t * K + d] = narrow<T>(p.scale * query[i] * from);
       }
-      over[block] = after, end *= after;
+      if (block == kBlocks - 1) pieces.whole[piece * K + d] = start * inside;
+#pragma unroll
+      for (int i = kBlock - 1; i >= 0; --i) {
+        const int t = first + i;
+        float rung = key[i] * after;
+        key_end[t * K + d] = narrow<T>(rung * end);
+        for (int border = block + 1; border < kBlocks; ++border) {
+          s.rungs(border)[t * kStride + d] = narrow<T>(rung);
+          rung *= s.over[border * K + d];
+        }
+        after *= decay[i];
+      }
     }
   }
   __syncthreads();
@@ -144,10 +157,10 @@ __global__ void __launch_bounds__(kThreads, 1) prepare(RuleProblem p, ChunkTable
       }
     }
   }
-  {  // pairs inside a sub-block: a lane has one column and a quarter of the channels, and carries k_j e^(G_i - G_j) from row to row
-    const int first = warp / 2 * kBlock, column = warp % 2 * 8 + lane % 8, part = lane / 8;
+  {  // pairs inside a sub-block: a lane has one column and an eighth of the channels, and carries k_j e^(G_i - G_j) from row to row
+    const int first = warp / 4 * kBlock, column = warp % 4 * 4 + lane % 4, part = lane / 4;
     float m[kBlock] = {}, pairs[kBlock] = {};
-    for (int d = 4 * part; d < K; d += 16) {
+    for (int d = 4 * part; d < K; d += 32) {
       float4 key = load_quad(s.k + (first + column) * kStride + d), x = make_float4(0, 0, 0, 0);
 #pragma unroll
       for (int i = 0; i < kBlock; ++i) {
@@ -163,6 +176,7 @@ __global__ void __launch_bounds__(kThreads, 1) prepare(RuleProblem p, ChunkTable
     const float of_key = s.k_rstd[first + column];
 #pragma unroll
     for (int i = 0; i < kBlock; ++i) {
+      m[i] += __shfl_xor_sync(0xffffffffu, m[i], 4), pairs[i] += __shfl_xor_sync(0xffffffffu, pairs[i], 4);
       m[i] += __shfl_xor_sync(0xffffffffu, m[i], 8), pairs[i] += __shfl_xor_sync(0xffffffffu, pairs[i], 8);
       m[i] += __shfl_xor_sync(0xffffffffu, m[i], 16), pairs[i] += __shfl_xor_sync(0xffffffffu, pairs[i], 16);
       if (part != 0) continue;
@@ -187,7 +201,7 @@ void prepare_channel(const RuleProblem& p, const ChunkTable& table, const Tensor
   with_tensor_types(p, [&](auto type, auto key, auto) {
     using T = decltype(type);
     constexpr int K = key.value;
-    launch("gated_delta_rule_2_activate", &activate<T, K>, table.count * p.gate_heads * (kChunk * K / 512), 256, 0, stream, p, table, pieces);
+    launch("gated_delta_rule_2_activate", &activate<T, K>, table.count * p.gate_heads * kBlocks, 256, 0, stream, p, table, pieces);
     launch("gated_delta_rule_2_prepare", &prepare<T, K>, table.count * p.gate_heads, kThreads, Shared<T, K>::bytes(), stream, p, table, pieces);
   });
 }

@@ -7,37 +7,72 @@ namespace deltron::kernels::cuda {
 
 inline constexpr int kMStride = kChunk + 4;  // of M in shared memory, floats: rows of 16-byte pieces
 
-// Column `column` of T by forward substitution, x_i = e_i - sum over l < i of M_il x_l, given that it begins at row kFirst or later;
-// `store(i, x_i)`.
-template <int kFirst, class Store>
-__device__ __forceinline__ void solve_column(const float* m, int column, const Store& store) {
-  float x[kChunk - kFirst];
+// T = (I + M)^-1 in place of M, which is strictly lower triangular: blocks of 16 by forward substitution, a thread per column, then
+// twice two neighbours become one, [A 0; M B] -> [A 0; -B M A, B], all in fp32. Substitution where series would not be stable, and no
+// long chain for one warp. `kMatrices` of them side by side, each 64 rows of kMStride floats, `scratch` 32 rows each; all threads of the
+// block take part; barriers before and after are the caller's.
+inline constexpr int kScratchStride = 36;
+
+template <int kSize, int kMatrices, int kThreads>
+__device__ __forceinline__ void merge_inverses(float* m, float* scratch, int thread) {
+  constexpr int kPairs = kChunk / 2 / kSize, kTiles = kSize * kSize / 8;  // tiles of 2 x 4
+#pragma unroll 1
+  for (int step = 0; step < 2; ++step) {
+    for (int item = thread; item < kMatrices * kPairs * kTiles; item += kThreads) {
+      const int which = item / (kPairs * kTiles), pair = item / kTiles % kPairs, tile = item % kTiles;
+      const int r = tile / (kSize / 4) * 2, c = tile % (kSize / 4) * 4, top = 2 * pair * kSize;
+      float* const square = m + which * kChunk * kMStride;
+      float* const w = scratch + (which * kPairs + pair) * kSize * kScratchStride;
+      // step 0: w = M A, k from c on; step 1: M = -B w, k up to r + 1.
+      const float* left = square + (top + kSize + r) * kMStride + top + (step == 0 ? 0 : kSize);
+      const float* right = step == 0 ? square + top * kMStride + top + c : w + c;
+      const int stride = step == 0 ? kMStride : kScratchStride, begin = step == 0 ? c : 0, end = step == 0 ? kSize : r + 2;
+      float4 sum[2] = {make_float4(0, 0, 0, 0), make_float4(0, 0, 0, 0)};
+#pragma unroll 4
+      for (int k = begin; k < end; ++k) {
+        const float4 y = *reinterpret_cast<const float4*>(right + k * stride);
 #pragma unroll
-  for (int i = kFirst; i < kChunk; ++i) {
-    float sum[2] = {i == column ? 1.0f : 0.0f, 0.0f};
+        for (int i = 0; i < 2; ++i) {
+          const float x = left[i * kMStride + k];
+          sum[i].x += x * y.x, sum[i].y += x * y.y, sum[i].z += x * y.z, sum[i].w += x * y.w;
+        }
+      }
 #pragma unroll
-    for (int l = kFirst; l < i; l += 4) {
-      const float4 f = *reinterpret_cast<const float4*>(m + i * kMStride + l);
-      sum[0] -= f.x * x[l - kFirst];
-      if (l + 1 < i) sum[1] -= f.y * x[l + 1 - kFirst];
-      if (l + 2 < i) sum[0] -= f.z * x[l + 2 - kFirst];
-      if (l + 3 < i) sum[1] -= f.w * x[l + 3 - kFirst];
+      for (int i = 0; i < 2; ++i) {
+        if (step == 0) {
+          *reinterpret_cast<float4*>(w + (r + i) * kScratchStride + c) = sum[i];
+        } else {
+          *reinterpret_cast<float4*>(square + (top + kSize + r + i) * kMStride + top + c) = make_float4(-sum[i].x, -sum[i].y, -sum[i].z, -sum[i].w);
+        }
+      }
     }
-    x[i - kFirst] = sum[0] + sum[1];
+    __syncthreads();
   }
-#pragma unroll
-  for (int i = kFirst; i < kChunk; ++i) store(i, x[i - kFirst]);
 }
 
-template <class Store>
-__device__ __forceinline__ void solve_any_column(const float* m, int column, const Store& store) {
-  if (column < kChunk / 2) {
-    solve_column<0>(m, column, store);
-  } else {
-    solve_column<kChunk / 2>(m, column, store);
-#pragma unroll 4
-    for (int i = 0; i < kChunk / 2; ++i) store(i, 0.0f);
+template <int kMatrices, int kThreads>
+__device__ __forceinline__ void invert_unit_lower(float* m, float* scratch, int thread) {
+  static_assert(kThreads >= kMatrices * kChunk);
+  const int column = thread % 16;
+  float* const square = m + (thread / kChunk) * kChunk * kMStride + thread % kChunk / 16 * 16 * (kMStride + 1);
+  float x[16];
+  if (thread < kMatrices * kChunk) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      float sum = i == column ? 1.0f : 0.0f;
+#pragma unroll
+      for (int l = 0; l < i; ++l) sum -= square[i * kMStride + l] * x[l];
+      x[i] = sum;
+    }
   }
+  __syncthreads();
+  if (thread < kMatrices * kChunk) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) square[i * kMStride + column] = x[i];
+  }
+  __syncthreads();
+  merge_inverses<16, kMatrices, kThreads>(m, scratch, thread);
+  merge_inverses<32, kMatrices, kThreads>(m, scratch, thread);
 }
 
 // 1 / sqrt(sum x^2 + eps) of a row of K elements by one warp, or 1 where norms are not asked for.

@@ -185,14 +185,19 @@ __global__ void __launch_bounds__(kThreads, 1) prepare(RuleProblem p, ChunkTable
     }
   }
   __syncthreads();
-  if (thread >= kChunk) return;
-  T* const t_out = static_cast<T*>(pieces.t) + piece * kChunk * kChunk + thread;
-  T* const rest = pieces.t_rest == nullptr ? nullptr : static_cast<T*>(pieces.t_rest) + piece * kChunk * kChunk + thread;
-  solve_any_column(s.m, thread, [&](int i, float x) {
-    const T value = narrow<T>(x);
-    t_out[i * kChunk] = value;
-    if (rest != nullptr) rest[i * kChunk] = narrow<T>(x - widen(value));
-  });
+  invert_unit_lower<1, kThreads>(s.m, s.c, thread);  // c is used up
+  for (int i = thread; i < kChunk * kChunk / 2; i += kThreads) {
+    const int r = i / (kChunk / 2), j = i % (kChunk / 2) * 2;
+    float2 x = *reinterpret_cast<const float2*>(s.m + r * kMStride + j);
+    if (j > r) x.x = 0;
+    if (j + 1 > r) x.y = 0;
+    const std::int64_t at = piece * kChunk * kChunk + r * kChunk + j;
+    const std::uint32_t bits = pack_pair<T>(x.x, x.y);
+    *reinterpret_cast<std::uint32_t*>(static_cast<T*>(pieces.t) + at) = bits;
+    if (pieces.t_rest == nullptr) continue;
+    const float2 rounded = unpack_pair<T>(bits);
+    store_pair(static_cast<T*>(pieces.t_rest) + at, x.x - rounded.x, x.y - rounded.y);
+  }
 }
 
 }  // namespace

@@ -59,6 +59,7 @@ __global__ void __launch_bounds__(kThreads, 4) prepare(RuleProblem p, T* t_inver
   float* factors = reinterpret_cast<float*>(shared + tile_bytes<T, K>());  // [2][kFactors, 64]
   float* q_rstd = factors + 2 * kFactors * kChunk;
   float* k_rstd = q_rstd + kChunk;
+  float* scratch = k_rstd + kChunk;  // [2][32, kScratchStride]
   const std::int64_t c = blockIdx.x / p.key_heads;
   const int key_head = static_cast<int>(blockIdx.x % p.key_heads), thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const Chunk chunk = table.chunks[c];
@@ -134,23 +135,24 @@ __global__ void __launch_bounds__(kThreads, 4) prepare(RuleProblem p, T* t_inver
       }
     }
     __syncthreads();
-    const int which = thread / kChunk, column = thread % kChunk;
-    if (which >= count) continue;
-    const int head = key_head * group + base + which;
-    const std::int64_t square = (c * p.value_heads + head) * kChunk * kChunk;
-    T* t_out = static_cast<T*>(pieces.t) + square + column;
-    T* rest = pieces.t_rest == nullptr ? nullptr : static_cast<T*>(pieces.t_rest) + square + column;
-    T* kept = t_inverse == nullptr
-                  ? nullptr
-                  : t_inverse + ((p.documents.cu_seqlens[chunk.document] + chunk.begin) * p.value_heads + head) * kChunk + column;
-    const std::int64_t kept_stride = static_cast<std::int64_t>(p.value_heads) * kChunk;
-    const auto store = [&](int i, float x) {
-      const T value = narrow<T>(x);
-      t_out[i * kChunk] = value;
-      if (rest != nullptr) rest[i * kChunk] = narrow<T>(x - widen(value));
-      if (kept != nullptr && i < chunk.tokens) kept[i * kept_stride] = value;
-    };
-    solve_any_column(m + which * kChunk * kMStride, column, store);
+    invert_unit_lower<2, kThreads>(m, scratch, thread);  // of a single last head the second matrix is left over, and not read
+    for (int i = thread; i < count * kChunk * kChunk / 2; i += kThreads) {
+      const int which = i / (kChunk * kChunk / 2), r = i / (kChunk / 2) % kChunk, j = i % (kChunk / 2) * 2, head = key_head * group + base + which;
+      float2 x = *reinterpret_cast<const float2*>(m + (which * kChunk + r) * kMStride + j);
+      if (j > r) x.x = 0;
+      if (j + 1 > r) x.y = 0;
+      const std::int64_t at = (c * p.value_heads + head) * kChunk * kChunk + r * kChunk + j;
+      const std::uint32_t bits = pack_pair<T>(x.x, x.y);
+      *reinterpret_cast<std::uint32_t*>(static_cast<T*>(pieces.t) + at) = bits;
+      if (pieces.t_rest != nullptr) {
+        const float2 rounded = unpack_pair<T>(bits);
+        store_pair(static_cast<T*>(pieces.t_rest) + at, x.x - rounded.x, x.y - rounded.y);
+      }
+      if (t_inverse != nullptr && r < chunk.tokens) {
+        const std::int64_t row_of_token = p.documents.cu_seqlens[chunk.document] + chunk.begin + r;
+        *reinterpret_cast<std::uint32_t*>(t_inverse + (row_of_token * p.value_heads + head) * kChunk + j) = bits;
+      }
+    }
   }
 }
 
@@ -160,7 +162,7 @@ void prepare_scalar(const RuleProblem& p, void* t_inverse, const ChunkTable& tab
   with_tensor_types(p, [&](auto type, auto key, auto) {
     using T = decltype(type);
     constexpr int K = key.value;
-    const std::size_t bytes = tile_bytes<T, K>() + 4 * (2 * kFactors * kChunk + 2 * kChunk);
+    const std::size_t bytes = tile_bytes<T, K>() + 4 * (2 * kFactors * kChunk + 2 * kChunk + 2 * 32 * kScratchStride);
     launch("gated_delta_rule_prepare", &prepare<T, K>, table.count * p.key_heads, kThreads, bytes, stream, p, static_cast<T*>(t_inverse), table,
            pieces);
   });

@@ -15,6 +15,7 @@ bool aligned(const View& view) {
 }
 bool tensor_core_inputs(const RuleProblem& p) {
   const auto fast = [](int dim) { return dim == 64 || dim == 128; };
+  if (shared_memory_limit() < kHopperSharedMemory) return false;  // tiles are cut for Hopper and larger
   return (p.dtype == DType::BF16 || p.dtype == DType::F16) && fast(p.key_dim) && fast(p.value_dim) && aligned(p.q) && aligned(p.k) &&
          aligned(p.v) && (p.scalar_gates || aligned(p.write));
 }

@@ -46,6 +46,9 @@ struct PlanPieces {
 };
 PlanPieces carve_plan(DeltaRuleCarver& carver, const RuleProblem& p);
 ChunkTable make_plan(const RuleProblem& p, const PlanPieces& pieces, cudaStream_t stream);
+// Shared memory that a block of the current device can have; without a device, that of a Hopper GPU.
+std::int64_t shared_memory_limit();
+inline constexpr std::int64_t kHopperSharedMemory = 232448;
 // Sizes, offsets and grouping; throws on a fault.
 void check_problem(const RuleProblem& p);
 

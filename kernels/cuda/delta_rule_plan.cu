@@ -42,6 +42,15 @@ __global__ void fill_chunks(const std::int64_t* offsets, std::int64_t documents,
 
 }  // namespace
 
+std::int64_t shared_memory_limit() {
+  int device = 0, bytes = 0;
+  if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess) {
+    cudaGetLastError();  // no device: whoever asks wants a name or a size
+    return kHopperSharedMemory;
+  }
+  return bytes;
+}
+
 void check_problem(const RuleProblem& p) {
   DELTRON_CHECK(p.key_heads > 0 && p.value_heads > 0 && p.value_heads % p.key_heads == 0, "value heads ", p.value_heads,
                 " must be a multiple of key heads ", p.key_heads);

@@ -10,11 +10,11 @@ namespace {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
 constexpr int kMaxTile = 128, kColumns = kMaxTile / 32;
-constexpr std::int64_t kStateBytes = 192 * 1024;
+constexpr std::int64_t kOtherBytes = 32 * 1024;  // of shared memory, at most, besides states
 
 // Value channels a block holds: as many as fit with `states` states of K rows.
 int tile_of(const RuleProblem& p, int states) {
-  const std::int64_t rows = kStateBytes / (4 * static_cast<std::int64_t>(p.key_dim) * states);
+  const std::int64_t rows = (shared_memory_limit() - kOtherBytes) / (4 * static_cast<std::int64_t>(p.key_dim) * states);
   DELTRON_CHECK_GE(rows, 1, "key dim ", p.key_dim, " is too large for the delta rules on cuda");
   return static_cast<int>(std::min<std::int64_t>({rows, kMaxTile, p.value_dim}));
 }

@@ -163,5 +163,7 @@ cudaError_t cudaMemsetAsync(void* p, int value, size_t n, cudaStream_t) { return
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorString(cudaError_t) { return "emulated"; }
+cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) { return *value = 232448, cudaSuccess; }
 cudaError_t cudaGetDeviceCount(int* n) { return *n = 1, cudaSuccess; }
 }

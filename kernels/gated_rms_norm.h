@@ -8,6 +8,7 @@ namespace deltron::kernels {
 
 struct GatedRmsNormForwardArgs {
   std::int64_t rows = 0, heads = 0, dim = 0;
+  std::int64_t sequence_length = 0;  // rows of a sequence where views have a sequence stride; 0: all rows have one stride
   DType dtype = DType::F32;
   HeadView x, z;                 // [rows, heads, dim]; z is usually a strided view of the projection
   const void* weight = nullptr;  // [dim]
@@ -20,11 +21,13 @@ struct GatedRmsNormForwardArgs {
 
 struct GatedRmsNormBackwardArgs {
   std::int64_t rows = 0, heads = 0, dim = 0;
+  std::int64_t sequence_length = 0;
   DType dtype = DType::F32;
   HeadView x, z, dy;
   const void* weight = nullptr;
   DType weight_dtype = DType::F32;
   bool zero_centered = false;
+  bool round_gated = false;  // G of (8.2) is rounded to the storage type, as a gradient between two separate operations would be
   const void* rstd = nullptr;
   MutableHeadView dx, dz;
   void* dweight = nullptr;  // [dim] of compute_dtype(dtype), +=

@@ -10,6 +10,7 @@
 #include "src/base/human.h"
 #include "src/config/loader.h"
 #include "src/model/flops.h"
+#include "src/train/capacity.h"
 #include "src/train/plan.h"
 #include "src/train/reporter.h"
 #include "src/train/step.h"
@@ -34,6 +35,7 @@ class BenchStepCommand : public Command {
   ExitCode run(CommandIo& io) override {
     if (steps_ < 1 || warm_up_ < 0) usage_error(name(), "--steps is at least 1 and --warm-up at least 0");
     const RunConfig config = load_run_config(config_, overrides_);
+    require_room(config);
     Session session = make_session(config, true, config.training.device);
     const double ceiling = measure_matmul_ceiling(*session.ctx);
     HostBatch batch = planned_batch(config);

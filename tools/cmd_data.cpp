@@ -30,6 +30,7 @@ class PrepareCommand : public Command {
     options.value("--json-key", prepare_.json_key, "KEY", "key of the text in JSONL [text]");
     options.choice("--tokenizer", prepare_.tokenizer, {"byte"}, "tokenizer [byte]");
     options.flag("--no-append-eod", no_eod_, "do not end documents with the end-of-document token");
+    options.flag("--overwrite", prepare_.overwrite, "replace token files that are there already");
     options.flag("--json", json_, "JSON instead of text");
   }
   ExitCode run(CommandIo& io) override {
@@ -56,7 +57,9 @@ class IndexCommand : public Command {
     options.rest("section.key=value", overrides_, false, "overrides of single keys");
   }
   ExitCode run(CommandIo& io) override {
-    const RunConfig config = load_run_config(config_, overrides_);
+    const LoadedConfig loaded = load_config(config_, overrides_);
+    require_data(loaded);
+    const RunConfig& config = loaded.config;
     const std::int64_t samples = config.training.train_iters * config.training.global_batch_size;
     const IndexReport report = build_sample_index(data_options(config), Split::Train, samples);
     io.out << (json_ ? to_json(report) : to_text(report)) << "\n";
@@ -80,7 +83,7 @@ class InspectDataCommand : public Command {
   }
   void declare(OptionSet& options) override {
     options.positional("prefix", inspect_.prefix, true, "token files without .bin or .idx");
-    options.value("--split", inspect_.split, "A,B,C", "weights of training, validation and test [99,1,0]");
+    options.value("--split", inspect_.split, "A,B,C", "weights of training, validation and test [90,10,0]");
     options.value("--dump", inspect_.dump_split, "SPLIT", "write the text of train, valid or test ...");
     options.value("--dump-to", inspect_.dump_path, "FILE", "... to this file");
     options.value("--documents", inspect_.documents, "N", "documents to preview [1]");

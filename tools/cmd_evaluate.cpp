@@ -1,4 +1,6 @@
 // `deltron evaluate`: a trained run on held-out data.
+#include <limits>
+
 #include <nlohmann/json.hpp>
 
 #include "src/train/evaluate.h"
@@ -30,13 +32,17 @@ class EvaluateCommand : public Command {
   }
   ExitCode run(CommandIo& io) override {
     if (seq_length_ < 0 || max_batches_ < 0) usage_error(name(), "--seq-length and --max-batches are at least 0 (0: the default)");
-    if (samples_ < 1) usage_error(name(), "--samples is at least 1");
+    if (samples_ != kNotGiven && samples_ < 1) usage_error(name(), "--samples is at least 1");
+    const bool sampled = samples_ != kNotGiven;
     LoadedModel loaded = load_model(run_, step_, overrides_);
+    if (sampled && loaded.session.config.data.synthetic == SyntheticTask::None) {
+      usage_error(name(), "--samples counts samples of a synthetic task, and this run reads text", "limit it with --max-batches");
+    }
     EvaluateOptions options;
     options.split = parse_split_name(split_);
     options.seq_length = seq_length_;
     options.max_batches = max_batches_;
-    options.samples = samples_;
+    if (sampled) options.samples = samples_;
     options.without_linear_mixers = ablate_ == "linear-mixers";
     nlohmann::ordered_json lines = nlohmann::ordered_json::array();
     for (const EvaluationResult& result : evaluate(loaded.session, options)) {
@@ -66,7 +72,8 @@ class EvaluateCommand : public Command {
 
  private:
   std::string run_, split_ = "valid", step_, ablate_ = "none";
-  std::int64_t seq_length_ = 0, max_batches_ = 0, samples_ = 1024;
+  static constexpr std::int64_t kNotGiven = std::numeric_limits<std::int64_t>::min();
+  std::int64_t seq_length_ = 0, max_batches_ = 0, samples_ = kNotGiven;
   bool json_ = false;
   std::vector<std::string> overrides_;
 };

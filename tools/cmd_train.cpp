@@ -19,7 +19,8 @@ class TrainCommand : public Command {
     return "  deltron train -c configs/kjv_tiny.yaml\n"
            "  deltron train -c configs/kjv_tiny.yaml --minutes 5 checkpoint.save=runs/first\n"
            "  deltron train -c configs/kjv_tiny.yaml optimizer.lr=2e-3 --dry-run\n"
-           "  deltron train -c runs/first/config.yaml --resume auto\n";
+           "  deltron train -c runs/first/config.yaml --resume auto\n"
+           "  deltron train -c configs/kjv_tiny.yaml --load runs/first --weights-only checkpoint.save=runs/second\n";
   }
   void declare(OptionSet& options) override {
     options.value("-c,--config", config_, "FILE", "configuration (docs/config_reference.md)");
@@ -27,7 +28,8 @@ class TrainCommand : public Command {
     options.value("--minutes", minutes_, "N", "measure the speed first and fix training.train_iters to about N minutes");
     options.flag("--dry-run", dry_run_, "check everything, print the plan, open the data, train nothing");
     options.value("--resume", resume_, "auto|STEP|never", "checkpoint to go on from (checkpoint.resume)");
-    options.flag("--weights-only", weights_only_, "take the checkpoint's weights only: step, optimizer and data start anew");
+    options.value("--load", load_, "DIR", "begin from a checkpoint of another run: its folder (the newest complete step) or a step folder");
+    options.flag("--weights-only", weights_only_, "of --load take the weights alone: step, optimizer and data start anew");
     options.hidden_value("--inject-nan", inject_nan_);  // step=N,param=NAME[,micro_batch=M]
     options.rest("section.key=value", overrides_, false, "overrides of single keys");
   }
@@ -35,15 +37,26 @@ class TrainCommand : public Command {
     if (!resume_.empty()) overrides_.push_back("checkpoint.resume=" + resume_);
     const bool timed = minutes_ != kNotGiven;
     if (timed && !(minutes_ > 0 && minutes_ <= kMostMinutes)) usage_error(name(), "--minutes must be above 0 and at most 1,000,000");
-    const RunConfig config = load_run_config(config_, overrides_);
+    if (timed && (!load_.empty() && !weights_only_)) {
+      usage_error(name(), "--minutes fits a schedule that begins at step 0, and --load goes on from a later one", "leave one of them out, or add --weights-only");
+    }
+    for (const std::string& override_text : overrides_) {
+      if (timed && override_text.rfind("training.train_iters=", 0) == 0) {
+        usage_error(name(), "--minutes fixes training.train_iters, and the command line sets it", "leave one of them out");
+      }
+    }
+    const LoadedConfig loaded = load_config(config_, overrides_);
+    require_data(loaded);
+    const RunConfig& config = loaded.config;
     if (config.training.device == DeviceKind::Meta && !dry_run_) {
       throw Error(ErrorCode::ConfigNotAvailable, ErrorText{"training.device: meta counts memory and computes nothing", "deltron train", "",
                                                            "a run needs a device that computes", "use 'deltron plan', or training.device=cpu"});
     }
-    if (dry_run_ && (timed || weights_only_ || !resume_.empty() || !inject_nan_.empty())) {
-      usage_error(name(), "--dry-run trains nothing: --minutes, --resume and --weights-only have no effect with it");
+    if (dry_run_ && (timed || weights_only_ || !load_.empty() || !resume_.empty() || !inject_nan_.empty())) {
+      usage_error(name(), "--dry-run trains nothing: --minutes, --resume, --load and --weights-only have no effect with it");
     }
     if (dry_run_) {
+      if (!config.checkpoint.save.empty()) require_writable(config.checkpoint.save);
       io.out << to_text(make_plan(config));
       const std::int64_t samples = config.training.train_iters * config.training.global_batch_size;
       io.out << "data        " << make_sample_source(data_options(config), Split::Train, samples)->describe() << "\n";
@@ -53,13 +66,14 @@ class TrainCommand : public Command {
     options.command = io.arguments;
     options.minutes = timed ? minutes_ : 0;
     options.inject_nan = parse_nan_injection(inject_nan_);
+    options.load = load_;
     options.weights_only = weights_only_;
     const TrainOutcome outcome = train(config, options);
     if (outcome.stopped) {
       log_warning("stopped by " + outcome.reason + " at step " + std::to_string(outcome.progress.step) +
                   (config.checkpoint.save.empty()
                        ? "; nothing is saved, as checkpoint.save is empty"
-                       : "; saved, go on with: deltron train -c " + config.checkpoint.save + "/" + kResolvedConfigFile));
+                       : "; saved, go on with: deltron train -c " + outcome.config_file));
       return ExitCode::StoppedAndSaved;
     }
     if (outcome.losses.empty()) {
@@ -71,9 +85,10 @@ class TrainCommand : public Command {
     io.out << "\n";
     return ExitCode::Done;
   }
+  bool resumable() const override { return !dry_run_; }
 
  private:
-  std::string config_, resume_, inject_nan_;
+  std::string config_, resume_, load_, inject_nan_;
   static constexpr double kNotGiven = -1e300, kMostMinutes = 1e6;
   double minutes_ = kNotGiven;
   bool dry_run_ = false, weights_only_ = false;

@@ -55,6 +55,8 @@ class Command {
   virtual void declare(OptionSet& options) = 0;
   // Failures are exceptions (Error and so on); a returned code is a result: "did not pass".
   virtual ExitCode run(CommandIo& io) = 0;
+  // Does the same command line go on where a stop request ended it? Then exit code 75, else 128 + the signal's number.
+  virtual bool resumable() const { return false; }
 };
 
 // Wrong use that only the command itself can see: ErrorCode::UsageError, exit code 2.

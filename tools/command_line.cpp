@@ -2,7 +2,10 @@
 #include "tools/command_line.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <ostream>
 
@@ -10,6 +13,7 @@
 
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/base/signals.h"
 #include "src/base/suggest.h"
 #include "src/base/terminal.h"
 #include "src/base/version.h"
@@ -167,6 +171,7 @@ class Parser {
       CLI::App* app = root_.add_subcommand(group.name, group.summary);
       app->require_subcommand(0, 1);
       app->allow_extras();
+      app->footer("\n'deltron " + group.name + " COMMAND --help' shows the options of a command, with examples.");
       add_app(*app, nullptr);
       groups_[group.name] = app;
     }
@@ -200,9 +205,13 @@ class Parser {
       usage_error(entry.title(), "a command is missing");
     }
     CommandIo io{out, stdout_style().colour, flags_.quiet, flags_.verbose, arguments};
-    const ExitCode code = entry.command->run(io);
-    out.flush();
-    return code;
+    try {
+      return entry.command->run(io);
+    } catch (const StopRequested& stop) {
+      if (entry.command->resumable()) throw;
+      log_warning(std::string("stopped: ") + stop.what() + "; nothing is saved, run the command again");
+      return static_cast<ExitCode>(128 + (stop_signal() != 0 ? stop_signal() : SIGTERM));
+    }
   }
 
  private:
@@ -283,7 +292,16 @@ void usage_error(const std::string& command, const std::string& what, const std:
 }
 
 int run_command_line(const CommandTable& table, const std::vector<std::string>& arguments, std::ostream& out) {
-  return exit_code_of([&] { return Parser(table).run(arguments, out); });
+  return exit_code_of([&] {
+    const ExitCode code = Parser(table).run(arguments, out);
+    errno = 0;
+    if (out.flush()) return code;
+    const Error error(ErrorCode::ResourceUnavailable, ErrorText{"the result cannot be written", "standard output", errno != 0 ? std::strerror(errno) : "",
+                                                                "", "free space, or send it elsewhere"});
+    if (code == ExitCode::Done) throw error;
+    log_error(error.what());
+    return code;
+  });
 }
 
 }  // namespace deltron::tools

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/conv_reach.h"
 #include "kernels/cpu/simd_targets.h"
 #include "src/base/thread_pool.h"
 
@@ -13,43 +14,6 @@
 #include "hwy/highway.h"
 
 #include "kernels/cpu/simd-inl.h"
-
-#ifndef DELTRON_KERNELS_CPU_CAUSAL_CONV1D_ONCE
-#define DELTRON_KERNELS_CPU_CAUSAL_CONV1D_ONCE
-namespace deltron::kernels::cpu {
-
-inline constexpr std::int64_t kConvBlock = 128;  // tokens
-inline constexpr std::int64_t kConvMaxKernel = 16;
-inline constexpr std::int64_t kConvRows = kConvBlock + kConvMaxKernel;
-
-// How many tokens before and after each token of [begin, end) belong to its document, capped at kernel - 1.
-struct ConvReach {
-  std::int64_t before[kConvRows];
-  std::int64_t after[kConvRows];
-
-  void fill(const Documents& documents, std::int64_t begin, std::int64_t end, std::int64_t kernel) {
-    const std::int64_t* last = documents.cu_seqlens + documents.count;
-    const std::int64_t* next = std::upper_bound(documents.cu_seqlens, last, begin);  // first offset beyond the token
-    for (std::int64_t t = begin; t < end; ++t) {
-      while (next < last && *next <= t) ++next;
-      before[t - begin] = std::min(kernel - 1, t - next[-1]);
-      after[t - begin] = std::min(kernel - 1, *next - 1 - t);
-    }
-  }
-};
-
-template <class Args>
-void check_conv(const Args& args) {
-  DELTRON_CHECK(args.kernel >= 1 && args.kernel <= kConvMaxKernel, "causal_conv1d takes kernels of 1 to ", kConvMaxKernel, ", not ",
-                args.kernel);
-  const Documents& documents = args.documents;
-  DELTRON_CHECK(args.tokens == 0 || documents.count > 0, "causal_conv1d needs documents");
-  DELTRON_CHECK(args.tokens == 0 || (documents.cu_seqlens[0] == 0 && documents.cu_seqlens[documents.count] == args.tokens),
-                "cu_seqlens must run from 0 to the number of tokens, ", args.tokens);
-}
-
-}  // namespace deltron::kernels::cpu
-#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace deltron::kernels::cpu::HWY_NAMESPACE {
@@ -179,7 +143,7 @@ HWY_EXPORT(conv_forward_any);
 HWY_EXPORT(conv_backward_any);
 
 void causal_conv1d_forward(const CausalConv1dForwardArgs& args, const StreamHandle& stream) {
-  check_conv(args);
+  check_conv(args, "causal_conv1d");
   HWY_DYNAMIC_DISPATCH(conv_forward_any)(args, *stream.pool);
 }
 
@@ -190,7 +154,7 @@ std::int64_t causal_conv1d_backward_workspace_bytes(const CausalConv1dBackwardAr
 }
 
 void causal_conv1d_backward(const CausalConv1dBackwardArgs& args, const StreamHandle& stream) {
-  check_conv(args);
+  check_conv(args, "causal_conv1d");
   DELTRON_CHECK_GE(args.workspace.bytes, causal_conv1d_backward_workspace_bytes(args, stream),
                    "workspace of causal_conv1d_backward");
   CausalConv1dBackwardArgs checked = args;

@@ -25,13 +25,19 @@ inline constexpr std::int64_t kGatedNormRows = 64;  // of a partial sum of dweig
 HWY_BEFORE_NAMESPACE();
 namespace deltron::kernels::cpu::HWY_NAMESPACE {
 
-template <class S, class View>
-const S* head_of(const View& view, std::int64_t row, std::int64_t head) {
-  return static_cast<const S*>(view.data) + row * view.token_stride + head * view.head_stride;
+// Offset of a row's head: rows of one stride (length 0), or `length` rows a sequence.
+template <class View>
+std::int64_t head_offset(const View& view, std::int64_t length, std::int64_t row, std::int64_t head) {
+  const std::int64_t tokens = length == 0 ? row * view.token_stride : row / length * view.sequence_stride + row % length * view.token_stride;
+  return tokens + head * view.head_stride;
 }
-template <class S>
-S* head_of(const MutableHeadView& view, std::int64_t row, std::int64_t head) {
-  return static_cast<S*>(view.data) + row * view.token_stride + head * view.head_stride;
+template <class S, class Args>
+const S* head_of(const Args& args, const HeadView& view, std::int64_t row, std::int64_t head) {
+  return static_cast<const S*>(view.data) + head_offset(view, args.sequence_length, row, head);
+}
+template <class S, class Args>
+S* head_of(const Args& args, const MutableHeadView& view, std::int64_t row, std::int64_t head) {
+  return static_cast<S*>(view.data) + head_offset(view, args.sequence_length, row, head);
 }
 
 // What the norm is multiplied with: weight, or 1 + weight.
@@ -48,9 +54,9 @@ void gated_forward(const GatedRmsNormForwardArgs& args, ThreadPool& pool) {
     const Tag<T> d;
     for (std::int64_t row = begin; row < end; ++row) {
       for (std::int64_t head = 0; head < args.heads; ++head) {
-        const S* x = head_of<S>(args.x, row, head);
-        const S* z = head_of<S>(args.z, row, head);
-        S* y = head_of<S>(args.y, row, head);
+        const S* x = head_of<S>(args, args.x, row, head);
+        const S* z = head_of<S>(args, args.z, row, head);
+        S* y = head_of<S>(args, args.y, row, head);
         auto sum = hn::Zero(d);
         for_lanes(d, args.dim, [&](std::int64_t i, auto part) HWY_ATTR {
           const auto value = load(d, x + i, part);
@@ -79,16 +85,17 @@ void gated_backward(const GatedRmsNormBackwardArgs& args, ThreadPool& pool) {
     if (partial != nullptr) std::fill_n(partial, args.dim, T(0));
     for (std::int64_t row = begin; row < end; ++row) {
       for (std::int64_t head = 0; head < args.heads; ++head) {
-        const S* x = head_of<S>(args.x, row, head);
-        const S* z = head_of<S>(args.z, row, head);
-        const S* dy = head_of<S>(args.dy, row, head);
-        S* dx = head_of<S>(args.dx, row, head);
-        S* dz = head_of<S>(args.dz, row, head);
+        const S* x = head_of<S>(args, args.x, row, head);
+        const S* z = head_of<S>(args, args.z, row, head);
+        const S* dy = head_of<S>(args, args.dy, row, head);
+        S* dx = head_of<S>(args, args.dx, row, head);
+        S* dz = head_of<S>(args, args.dz, row, head);
         const auto rstd = hn::Set(d, static_cast<const T*>(args.rstd)[row * args.heads + head]);
         auto sum = hn::Zero(d);
         for_lanes(d, args.dim, [&](std::int64_t i, auto part) HWY_ATTR {
           const auto norm = hn::Mul(load(d, x + i, part), rstd);
-          const auto gated = hn::Mul(load(d, dy + i, part), silu(d, load(d, z + i, part)));
+          auto gated = hn::Mul(load(d, dy + i, part), silu(d, load(d, z + i, part)));
+          if (args.round_gated) gated = round_to_storage<S>(d, gated);
           sum = hn::MulAdd(hn::Mul(gated, multiplier<W>(d, args.weight, args.zero_centered, i, part)), norm, sum);
           if (partial != nullptr) store(hn::MulAdd(gated, norm, load(d, partial + i, part)), d, partial + i, part);
         });
@@ -99,7 +106,9 @@ void gated_backward(const GatedRmsNormBackwardArgs& args, ThreadPool& pool) {
           const auto sigma = sigmoid(d, gate);
           const auto gradient = load(d, dy + i, part);
           const auto weight = multiplier<W>(d, args.weight, args.zero_centered, i, part);
-          const auto d_norm = hn::Mul(hn::Mul(gradient, hn::Mul(gate, sigma)), weight);
+          auto gated = hn::Mul(gradient, hn::Mul(gate, sigma));
+          if (args.round_gated) gated = round_to_storage<S>(d, gated);
+          const auto d_norm = hn::Mul(gated, weight);
           const auto kept = round_to_storage<S>(d, hn::Mul(norm, weight));
           store(hn::Mul(rstd, hn::NegMulAdd(norm, mean, d_norm)), d, dx + i, part);
           store(hn::Mul(hn::Mul(gradient, kept), silu_derivative(d, gate, sigma)), d, dz + i, part);
@@ -140,8 +149,8 @@ HWY_EXPORT(gated_forward_any);
 HWY_EXPORT(gated_backward_any);
 
 void gated_rms_norm_forward(const GatedRmsNormForwardArgs& args, const StreamHandle& stream) {
-  DELTRON_CHECK(args.x.sequence_stride == 0 && args.z.sequence_stride == 0 && args.y.sequence_stride == 0,
-                "gated_rms_norm takes rows of one stride");
+  DELTRON_CHECK(args.sequence_length > 0 || (args.x.sequence_stride == 0 && args.z.sequence_stride == 0 && args.y.sequence_stride == 0),
+                "gated_rms_norm needs sequence_length beside a sequence stride");
   HWY_DYNAMIC_DISPATCH(gated_forward_any)(args, *stream.pool);
 }
 
@@ -152,9 +161,9 @@ std::int64_t gated_rms_norm_backward_workspace_bytes(const GatedRmsNormBackwardA
 }
 
 void gated_rms_norm_backward(const GatedRmsNormBackwardArgs& args, const StreamHandle& stream) {
-  DELTRON_CHECK(args.x.sequence_stride == 0 && args.z.sequence_stride == 0 && args.dy.sequence_stride == 0 &&
-                    args.dx.sequence_stride == 0 && args.dz.sequence_stride == 0,
-                "gated_rms_norm takes rows of one stride");
+  DELTRON_CHECK(args.sequence_length > 0 || (args.x.sequence_stride == 0 && args.z.sequence_stride == 0 && args.dy.sequence_stride == 0 &&
+                                             args.dx.sequence_stride == 0 && args.dz.sequence_stride == 0),
+                "gated_rms_norm needs sequence_length beside a sequence stride");
   DELTRON_CHECK_GE(args.workspace.bytes, gated_rms_norm_backward_workspace_bytes(args, stream),
                    "workspace of gated_rms_norm_backward");
   GatedRmsNormBackwardArgs checked = args;

@@ -4,40 +4,81 @@
 #include "src/base/error.h"
 
 namespace deltron {
+namespace {
 
-void DeltaRuleChecks::require(bool condition, const std::string& what, const std::string& values, const std::string& rule) const {
-  if (condition) return;
-  throw Error(ErrorCode::InvalidOpInput, ErrorText{what, op_, values, rule, "give tensors that match the declared options"});
+void refuse(const char* op, const std::string& what, const std::string& values, const std::string& rule) {
+  throw Error(ErrorCode::InvalidOpInput, ErrorText{what, op, values, rule, "give tensors that match the declared options"});
 }
 
-void DeltaRuleChecks::shape_is(const Tensor& tensor, const char* name, const Shape& expected) const {
+}  // namespace
+
+void DeltaRuleChecks::require(bool condition, const std::string& what, const std::string& values, const std::string& rule) const {
+  if (!condition) refuse(op_, what, values, rule);
+}
+
+void DeltaRuleChecks::operand(const Tensor& tensor, const char* name, const Shape& expected) const {
   require(tensor.defined(), std::string(name) + " is missing", "", "every input of the declared gate form is given");
-  require(tensor.shape() == expected, std::string("shape of ") + name,
-          shape_text(tensor.shape()) + ", declared " + shape_text(expected), "shapes follow the options");
+  require(tensor.shape() == expected, std::string("shape of ") + name, shape_text(tensor.shape()) + ", declared " + shape_text(expected),
+          "shapes follow the options and the offsets");
+  require(tensor.device() == ctx_.device(), std::string("device of ") + name,
+          std::string(device_name(tensor.device())) + ", the context's " + device_name(ctx_.device()), "all inputs are on the context's device");
+  require(tensor.stride(-1) == 1 || tensor.size(-1) == 1, std::string("last dimension of ") + name, "stride " + std::to_string(tensor.stride(-1)),
+          "the last dimension is contiguous");
+  for (int dim = 0; dim + 1 < tensor.rank(); ++dim) {
+    require(tensor.stride(dim) != 0 || tensor.size(dim) <= 1, std::string(name) + " is broadcast", "stride 0 in dimension " + std::to_string(dim),
+            "every element has its own place");
+  }
+}
+
+void DeltaRuleChecks::gate(const Tensor& tensor, const char* name, const Shape& expected, bool has_dim, DType operands) const {
+  if (has_dim) {
+    operand(tensor, name, expected);
+  } else {
+    // A gate a head: the last dimension is that of the heads, of any stride.
+    require(tensor.defined(), std::string(name) + " is missing", "", "every input of the declared gate form is given");
+    require(tensor.shape() == expected, std::string("shape of ") + name, shape_text(tensor.shape()) + ", declared " + shape_text(expected),
+            "shapes follow the options and the offsets");
+    require(tensor.device() == ctx_.device(), std::string("device of ") + name,
+            std::string(device_name(tensor.device())) + ", the context's " + device_name(ctx_.device()),
+            "all inputs are on the context's device");
+  }
+  const DType dtype = tensor.dtype();
+  const bool fits = operands == DType::F64 ? dtype == DType::F64 : dtype == DType::F32 || dtype == DType::BF16;
+  require(fits, std::string("dtype of ") + name, std::string(dtype_name(dtype)) + " beside " + dtype_name(operands),
+          "gates are fp32 or bf16, and fp64 beside fp64");
+}
+
+void DeltaRuleChecks::offsets(const LayoutPtr& layout, TensorLayout tensors) const {
+  require(layout != nullptr, "offsets are missing", "", "a sequence layout says where documents begin");
+  if (tensors == TensorLayout::Thd) return;
+  require(layout->documents() * layout->longest() == layout->tokens(), "documents of unequal lengths",
+          std::to_string(layout->documents()) + " documents, " + std::to_string(layout->tokens()) + " tokens, layout " + tensor_layout_name(tensors),
+          "layouts with a batch dimension hold sequences of one length; packed documents are thd");
 }
 
 void DeltaRuleChecks::dtypes(const Tensor& q, const Tensor& k, const Tensor& v) const {
-  require(q.dtype() == k.dtype() && q.dtype() == v.dtype(), "dtypes of q, k, v",
-          std::string(dtype_name(q.dtype())) + ", " + dtype_name(k.dtype()) + ", " + dtype_name(v.dtype()), "one dtype");
+  const DType dtype = q.dtype();
+  require(dtype == DType::F32 || dtype == DType::BF16 || dtype == DType::F64, "dtype of q", dtype_name(dtype),
+          std::string("on ") + device_name(ctx_.device()) + " operands are fp32, bf16 or fp64");
+  require(dtype == k.dtype() && dtype == v.dtype(), "dtypes of q, k, v",
+          std::string(dtype_name(dtype)) + ", " + dtype_name(k.dtype()) + ", " + dtype_name(v.dtype()), "one dtype");
 }
 
-void DeltaRuleChecks::gate_parameters(const Tensor& A_log, const Tensor& dt_bias, bool raw, bool allow_neg_eigval, DType compute,
-                                      const Shape& A_log_shape, const Shape& dt_bias_shape) const {
-  if (raw) {
-    shape_is(A_log, "A_log", A_log_shape);
-    shape_is(dt_bias, "dt_bias", dt_bias_shape);
-    require(A_log.dtype() == compute && dt_bias.dtype() == compute, "dtype of A_log, dt_bias", dtype_name(A_log.dtype()),
-            std::string(dtype_name(compute)) + " from initialisation to checkpoint");
+void DeltaRuleChecks::gate_parameter(const Tensor& tensor, const char* name, bool raw, DType compute, const Shape& expected) const {
+  if (!raw) {
+    require(!tensor.defined(), std::string(name) + " is given", "gate form activated", "it belongs to raw gates");
     return;
   }
-  require(!A_log.defined() && !dt_bias.defined(), "A_log or dt_bias given", "gate form activated", "they belong to raw gates");
-  require(!allow_neg_eigval, "allow_neg_eigval", "gate form activated", "it doubles the sigmoid of raw gates");
+  operand(tensor, name, expected);
+  require(tensor.dtype() == compute, std::string("dtype of ") + name, dtype_name(tensor.dtype()),
+          std::string(dtype_name(compute)) + " from initialisation to checkpoint");
 }
 
 void DeltaRuleChecks::state(const Tensor& initial_state, const Shape& expected, DType compute) const {
-  shape_is(initial_state, "initial_state", expected);
+  operand(initial_state, "initial_state", expected);
   require(initial_state.dtype() == compute, "dtype of initial_state", dtype_name(initial_state.dtype()),
           std::string("states are ") + dtype_name(compute));
+  require(initial_state.is_contiguous(), "initial_state is not contiguous", shape_text(initial_state.shape()), "states are contiguous");
 }
 
 }  // namespace deltron

@@ -228,6 +228,14 @@ class Run {
       convert(ctx_, from, to);
       return;
     }
+    const auto side_by_side = [](const Tensor& t) { return t.stride(1) == t.size(2) && t.stride(2) == 1; };
+    if (side_by_side(from) && side_by_side(to)) {
+      const auto rows = [](const Tensor& t) {
+        return Tensor(t.storage(), t.dtype(), {t.size(0), t.size(1) * t.size(2)}, {t.stride(0), 1}, t.offset());
+      };
+      convert(ctx_, rows(from), rows(to));
+      return;
+    }
     for (std::int64_t head = 0; head < from.size(1); ++head) {
       const auto one = [&](const Tensor& t) {
         const Tensor piece = t.slice(1, head, 1);

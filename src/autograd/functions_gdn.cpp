@@ -98,20 +98,20 @@ class GatedDeltaRuleNode : public Node {
     const Tensor inverse = t_inverse.get();
     std::optional<ParameterGradient> da, dbias;
     kernels::GatedDeltaRuleBackwardArgs args;
-    args.tokens = tq.size(0);
+    args.tokens = layout->tokens();
     args.key_heads = options.key_heads;
     args.value_heads = options.value_heads;
     args.key_dim = options.key_dim;
     args.value_dim = options.value_dim;
     args.documents = layout->device_documents();
     args.dtype = tq.dtype();
-    args.q = head_view(tq);
-    args.k = head_view(tk);
-    args.v = head_view(tv);
+    args.q = rule_view(tq, options.layout);
+    args.k = rule_view(tk, options.layout);
+    args.v = rule_view(tv, options.layout);
     args.gate_form = options.gate_form;
-    args.decay = head_view(td);
+    args.decay = rule_view(td, options.layout);
     args.decay_dtype = td.dtype();
-    args.beta = head_view(tb);
+    args.beta = rule_view(tb, options.layout);
     args.beta_dtype = tb.dtype();
     if (raw) {
       da.emplace(ctx, call, 5, a.shape(), compute, a.dtype());
@@ -126,13 +126,13 @@ class GatedDeltaRuleNode : public Node {
     args.scale = options.scale;
     args.initial_state = start.defined() ? start.data() : nullptr;
     args.t_inverse = inverse.data();
-    args.d_o = head_view(dout_rows.split_last(options.value_heads));
+    args.d_o = rule_view(dout_rows.split_last(options.value_heads), options.layout);
     args.d_final_state = d_final.defined() ? d_final.data() : nullptr;
-    args.dq = mutable_head_view(dq);
-    args.dk = mutable_head_view(dk);
-    args.dv = mutable_head_view(dv);
-    args.d_decay = mutable_head_view(d_decay_out);
-    args.d_beta = mutable_head_view(d_beta_out);
+    args.dq = mutable_rule_view(dq, options.layout);
+    args.dk = mutable_rule_view(dk, options.layout);
+    args.dv = mutable_rule_view(dv, options.layout);
+    args.d_decay = mutable_rule_view(d_decay_out, options.layout);
+    args.d_beta = mutable_rule_view(d_beta_out, options.layout);
     args.d_gate_dtype = d_decay_out.dtype();
     Tensor d_start;
     if (start.defined() && call.wanted(7)) {
@@ -198,12 +198,15 @@ class GatedRmsNormNode : public Node {
   }
 };
 
-void check_rule_inputs(const GatedDeltaRuleInputs& in, const SequenceLayout& layout, const GatedDeltaRuleOptions& options, const char* op) {
-  const DeltaRuleChecks checks(op);
-  const std::int64_t T = layout.tokens(), Hv = options.value_heads;
+void check_rule_inputs(const Context& ctx, const GatedDeltaRuleInputs& in, const LayoutPtr& layout, const GatedDeltaRuleOptions& options,
+                       const char* op) {
+  const DeltaRuleChecks checks(ctx, op);
+  const std::int64_t Hv = options.value_heads;
+  checks.require(options.gate_heads == GateHeads::Values, "gate heads", "declared: keys", "beta and the decay of gated_delta_rule belong to value heads");
   checks.common(in, layout, options, options.gate_form == kernels::GateForm::Raw, {Hv}, {Hv});
-  checks.shape_is(in.decay, "decay", {T, Hv});
-  checks.shape_is(in.beta, "beta", {T, Hv});
+  const Shape shape = with_leading(leading_shape(*layout, options.layout), {Hv});
+  checks.gate(in.decay, "decay", shape, false, in.q.dtype());
+  checks.gate(in.beta, "beta", shape, false, in.q.dtype());
 }
 
 }  // namespace
@@ -259,14 +262,14 @@ Tensor gdn_qkv_prep(Context& ctx, const Tensor& qkv, const Tensor& conv_weight, 
 GatedDeltaRuleResult gated_delta_rule(Context& ctx, const GatedDeltaRuleInputs& in, const LayoutPtr& layout,
                                       const GatedDeltaRuleOptions& given, const char* name) {
   GatedDeltaRuleOptions options = given;
-  check_rule_inputs(in, *layout, options, name);
+  check_rule_inputs(ctx, in, layout, options, name);
   if (options.scale == 0) options.scale = 1.0 / std::sqrt(static_cast<double>(options.key_dim));
   const std::vector<Tensor> inputs = {in.q, in.k, in.v, in.decay, in.beta, in.A_log, in.dt_bias, in.initial_state};
   const bool record = GraphRecorder::wanted(ctx, inputs);
-  const std::int64_t T = in.q.size(0), Hv = options.value_heads;
+  const std::int64_t T = layout->tokens(), Hv = options.value_heads;
   const DType compute = compute_dtype(in.q.dtype());
   GatedDeltaRuleResult result;
-  result.out = Tensor::empty(ctx, {T, Hv * options.value_dim}, in.q.dtype(), name);
+  result.out = Tensor::empty(ctx, with_leading(leading_shape(*layout, options.layout), {Hv * options.value_dim}), in.q.dtype(), name);
   if (options.output_final_state) {
     result.final_state = Tensor::empty(ctx, {layout->documents(), Hv, options.key_dim, options.value_dim}, compute, "final_state");
   }
@@ -279,13 +282,13 @@ GatedDeltaRuleResult gated_delta_rule(Context& ctx, const GatedDeltaRuleInputs& 
   args.value_dim = options.value_dim;
   args.documents = layout->device_documents();
   args.dtype = in.q.dtype();
-  args.q = head_view(in.q);
-  args.k = head_view(in.k);
-  args.v = head_view(in.v);
+  args.q = rule_view(in.q, options.layout);
+  args.k = rule_view(in.k, options.layout);
+  args.v = rule_view(in.v, options.layout);
   args.gate_form = options.gate_form;
-  args.decay = head_view(in.decay);
+  args.decay = rule_view(in.decay, options.layout);
   args.decay_dtype = in.decay.dtype();
-  args.beta = head_view(in.beta);
+  args.beta = rule_view(in.beta, options.layout);
   args.beta_dtype = in.beta.dtype();
   args.A_log = in.A_log.defined() ? in.A_log.data() : nullptr;
   args.dt_bias = in.dt_bias.defined() ? in.dt_bias.data() : nullptr;
@@ -294,7 +297,7 @@ GatedDeltaRuleResult gated_delta_rule(Context& ctx, const GatedDeltaRuleInputs& 
   args.scale = options.scale;
   args.initial_state = in.initial_state.defined() ? in.initial_state.data() : nullptr;
   args.final_state = result.final_state ? result.final_state->data() : nullptr;
-  args.o = mutable_head_view(result.out.split_last(Hv));
+  args.o = mutable_rule_view(result.out.split_last(Hv), options.layout);
   args.t_inverse = record ? t_inverse.data() : nullptr;
   DELTRON_LAUNCH_WITH_WORKSPACE(ctx, gated_delta_rule_forward, args);
   if (!record) return result;

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "kernels/gated_delta_rule.h"
-#include "src/autograd/functions_basic.h"
+#include "src/autograd/delta_rule_layout.h"
 #include "src/autograd/functions_linear.h"
 
 namespace deltron {
@@ -21,17 +21,25 @@ struct QkvPrepOptions {
 Tensor gdn_qkv_prep(Context& ctx, const Tensor& qkv, const Tensor& conv_weight, const LayoutPtr& layout, const QkvPrepOptions& options,
                     const char* name);
 
+enum class GateHeads : std::uint8_t {
+  Keys,    // decay and erase gate have the key heads; value heads of a group share them (gated_delta_rule_2 only)
+  Values,  // every value head has its own
+};
+
+// Public, with gated_delta_rule_2 (docs/gdn.md section 14). Everything is declared here; no mode follows from which tensors are given.
 struct GatedDeltaRuleOptions {
   std::int64_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
+  GateHeads gate_heads = GateHeads::Values;  // Keys is refused: this rule's gates belong to value heads
   kernels::GateForm gate_form = kernels::GateForm::Activated;
   bool allow_neg_eigval = false;  // raw gates only
   bool use_qk_l2norm = false;     // inside the rule, before the scale on q
   double scale = 0;               // 0: 1/sqrt(K)
   bool output_final_state = false;
+  TensorLayout layout = TensorLayout::Thd;
 };
 
 // q, k [T,Hk,K], v [T,Hv,V]; activated gates: decay = g [T,Hv] natural log, beta [T,Hv]; raw: decay = alpha, beta = its logit,
-// A_log and dt_bias [Hv]. initial_state [N,Hv,K,V] of the compute type, or undefined.
+// A_log and dt_bias [Hv]. initial_state [N,Hv,K,V] of the compute type, or undefined: zero. With a batch dimension T stands for B,S or S,B.
 struct GatedDeltaRuleInputs {
   Tensor q, k, v, decay, beta;
   Tensor A_log, dt_bias;
@@ -39,11 +47,11 @@ struct GatedDeltaRuleInputs {
 };
 
 struct GatedDeltaRuleResult {
-  Tensor out;                         // [T, Hv*V]
+  Tensor out;                         // [T, Hv*V], or [B,S, Hv*V], [S,B, Hv*V]
   std::optional<Tensor> final_state;  // [N,Hv,K,V] of the compute type
 };
 
-// Checks head counts, gate form and shapes against the options; every condition has its own message (ErrorCode::InvalidOpInput).
+// Checks everything against the options, from metadata; every condition has its own message (ErrorCode::InvalidOpInput).
 GatedDeltaRuleResult gated_delta_rule(Context& ctx, const GatedDeltaRuleInputs& inputs, const LayoutPtr& layout,
                                       const GatedDeltaRuleOptions& options, const char* name);
 

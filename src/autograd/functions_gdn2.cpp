@@ -17,7 +17,7 @@ std::int64_t gate_head_count(const GatedDeltaRule2Options& options) {
 // What forward and backward arguments have in common.
 template <class Args>
 void fill_inputs(Args& args, const GatedDeltaRule2Inputs& in, const SequenceLayout& layout, const GatedDeltaRule2Options& options) {
-  args.tokens = in.q.size(0);
+  args.tokens = layout.tokens();
   args.key_heads = options.key_heads;
   args.value_heads = options.value_heads;
   args.gate_heads = gate_head_count(options);
@@ -25,15 +25,15 @@ void fill_inputs(Args& args, const GatedDeltaRule2Inputs& in, const SequenceLayo
   args.value_dim = options.value_dim;
   args.documents = layout.device_documents();
   args.dtype = in.q.dtype();
-  args.q = head_view(in.q);
-  args.k = head_view(in.k);
-  args.v = head_view(in.v);
+  args.q = rule_view(in.q, options.layout);
+  args.k = rule_view(in.k, options.layout);
+  args.v = rule_view(in.v, options.layout);
   args.gate_form = options.gate_form;
-  args.decay = head_view(in.decay);
+  args.decay = rule_view(in.decay, options.layout);
   args.decay_dtype = in.decay.dtype();
-  args.erase = head_view(in.b);
+  args.erase = rule_view(in.b, options.layout);
   args.erase_dtype = in.b.dtype();
-  args.write = head_view(in.w);
+  args.write = rule_view(in.w, options.layout);
   args.write_dtype = in.w.dtype();
   args.A_log = in.A_log.defined() ? in.A_log.data() : nullptr;
   args.dt_bias = in.dt_bias.defined() ? in.dt_bias.data() : nullptr;
@@ -63,14 +63,14 @@ class GatedDeltaRule2Node : public Node {
         d_out.defined() ? contiguous(ctx, d_out, "gradient") : Tensor::zeros(ctx, outputs()[0].shape, in.q.dtype(), "gradient");
     kernels::GatedDeltaRule2BackwardArgs args;
     fill_inputs(args, in, *layout, options);
-    args.d_o = head_view(d_out_rows.split_last(options.value_heads));
+    args.d_o = rule_view(d_out_rows.split_last(options.value_heads), options.layout);
     args.d_final_state = d_final.defined() ? d_final.data() : nullptr;
     Tensor dq = call.destination(0, in.q.shape(), in.q.dtype());
     Tensor dk = call.destination(1, in.k.shape(), in.k.dtype());
     Tensor dv = call.destination(2, in.v.shape(), in.v.dtype());
-    args.dq = mutable_head_view(dq);
-    args.dk = mutable_head_view(dk);
-    args.dv = mutable_head_view(dv);
+    args.dq = mutable_rule_view(dq, options.layout);
+    args.dk = mutable_rule_view(dk, options.layout);
+    args.dv = mutable_rule_view(dv, options.layout);
     // The kernel writes all gate gradients in one type: gates of several types (g in fp32 beside bf16 b and w) go through the
     // compute type.
     const Tensor* gates[] = {&in.decay, &in.b, &in.w};
@@ -80,9 +80,9 @@ class GatedDeltaRule2Node : public Node {
       wanted[i] = call.destination(3 + i, gates[i]->shape(), gates[i]->dtype());
       written[i] = one_type ? wanted[i] : Tensor::empty(ctx, gates[i]->shape(), compute, "gradient");
     }
-    args.d_decay = mutable_head_view(written[0]);
-    args.d_erase = mutable_head_view(written[1]);
-    args.d_write = mutable_head_view(written[2]);
+    args.d_decay = mutable_rule_view(written[0], options.layout);
+    args.d_erase = mutable_rule_view(written[1], options.layout);
+    args.d_write = mutable_rule_view(written[2], options.layout);
     args.d_gate_dtype = written[0].dtype();
     std::optional<ParameterGradient> da, dbias;
     if (options.gate_form == kernels::GateForm::Raw) {
@@ -114,14 +114,15 @@ class GatedDeltaRule2Node : public Node {
   }
 };
 
-void check_rule_inputs(const GatedDeltaRule2Inputs& in, const SequenceLayout& layout, const GatedDeltaRule2Options& options,
+void check_rule_inputs(const Context& ctx, const GatedDeltaRule2Inputs& in, const LayoutPtr& layout, const GatedDeltaRule2Options& options,
                        const char* op) {
-  const DeltaRuleChecks checks(op);
-  const std::int64_t T = layout.tokens(), heads = gate_head_count(options);
+  const DeltaRuleChecks checks(ctx, op);
+  const std::int64_t heads = gate_head_count(options);
   checks.common(in, layout, options, options.gate_form == kernels::GateForm::Raw, {heads}, {heads * options.key_dim});
-  checks.shape_is(in.decay, "decay", {T, heads, options.key_dim});
-  checks.shape_is(in.b, "b", {T, heads, options.key_dim});
-  checks.shape_is(in.w, "w", {T, options.value_heads, options.value_dim});
+  const Shape leading = leading_shape(*layout, options.layout);
+  checks.gate(in.decay, "decay", with_leading(leading, {heads, options.key_dim}), true, in.q.dtype());
+  checks.gate(in.b, "b", with_leading(leading, {heads, options.key_dim}), true, in.q.dtype());
+  checks.gate(in.w, "w", with_leading(leading, {options.value_heads, options.value_dim}), true, in.q.dtype());
 }
 
 }  // namespace
@@ -129,12 +130,12 @@ void check_rule_inputs(const GatedDeltaRule2Inputs& in, const SequenceLayout& la
 GatedDeltaRuleResult gated_delta_rule_2(Context& ctx, const GatedDeltaRule2Inputs& in, const LayoutPtr& layout,
                                         const GatedDeltaRule2Options& given, const char* name) {
   GatedDeltaRule2Options options = given;
-  check_rule_inputs(in, *layout, options, name);
+  check_rule_inputs(ctx, in, layout, options, name);
   if (options.scale == 0) options.scale = 1.0 / std::sqrt(static_cast<double>(options.key_dim));
   const std::vector<Tensor> inputs = {in.q, in.k, in.v, in.decay, in.b, in.w, in.A_log, in.dt_bias, in.initial_state};
-  const std::int64_t T = in.q.size(0), Hv = options.value_heads;
+  const std::int64_t Hv = options.value_heads;
   GatedDeltaRuleResult result;
-  result.out = Tensor::empty(ctx, {T, Hv * options.value_dim}, in.q.dtype(), name);
+  result.out = Tensor::empty(ctx, with_leading(leading_shape(*layout, options.layout), {Hv * options.value_dim}), in.q.dtype(), name);
   if (options.output_final_state) {
     result.final_state = Tensor::empty(ctx, {layout->documents(), Hv, options.key_dim, options.value_dim},
                                        compute_dtype(in.q.dtype()), "final_state");
@@ -142,7 +143,7 @@ GatedDeltaRuleResult gated_delta_rule_2(Context& ctx, const GatedDeltaRule2Input
   kernels::GatedDeltaRule2ForwardArgs args;
   fill_inputs(args, in, *layout, options);
   args.final_state = result.final_state ? result.final_state->data() : nullptr;
-  args.o = mutable_head_view(result.out.split_last(Hv));
+  args.o = mutable_rule_view(result.out.split_last(Hv), options.layout);
   DELTRON_LAUNCH_WITH_WORKSPACE(ctx, gated_delta_rule_2_forward, args);
   if (!GraphRecorder::wanted(ctx, inputs)) return result;
   auto node = std::make_shared<GatedDeltaRule2Node>(name);

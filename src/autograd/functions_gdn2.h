@@ -6,11 +6,6 @@
 
 namespace deltron {
 
-enum class GateHeads : std::uint8_t {
-  Keys,    // decay and b have the key heads; value heads of a group share them
-  Values,  // every value head has its own
-};
-
 struct GatedDeltaRule2Options {
   std::int64_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
   GateHeads gate_heads = GateHeads::Keys;
@@ -19,18 +14,20 @@ struct GatedDeltaRule2Options {
   bool use_qk_l2norm = false;     // inside the rule, before the scale on q
   double scale = 0;               // 0: 1/sqrt(K)
   bool output_final_state = false;
+  TensorLayout layout = TensorLayout::Thd;
 };
 
 // q, k [T,Hk,K], v [T,Hv,V]; activated gates: decay = g [T,Hg,K] natural log, b [T,Hg,K], w [T,Hv,V]; raw: decay = f, b and w the
-// logits, A_log [Hg] and dt_bias [Hg*K]. Hg: heads of the gates. initial_state [N,Hv,K,V] of the compute type, or undefined.
+// logits, A_log [Hg] and dt_bias [Hg*K]. Hg: heads of the gates. initial_state [N,Hv,K,V] of the compute type, or undefined:
+// zero. With a batch dimension T stands for B,S or S,B.
 struct GatedDeltaRule2Inputs {
   Tensor q, k, v, decay, b, w;
   Tensor A_log, dt_bias;
   Tensor initial_state;
 };
 
-// Keeps its inputs for backward and nothing else. Checks head counts, gate form and shapes against the options; every condition has
-// its own message (ErrorCode::InvalidOpInput).
+// Keeps its inputs for backward and nothing else. Checks everything against the options, from metadata; every condition
+// has its own message (ErrorCode::InvalidOpInput).
 GatedDeltaRuleResult gated_delta_rule_2(Context& ctx, const GatedDeltaRule2Inputs& inputs, const LayoutPtr& layout,
                                         const GatedDeltaRule2Options& options, const char* name);
 

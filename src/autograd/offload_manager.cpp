@@ -28,6 +28,7 @@ void OffloadManager::configure(Context& ctx, const OffloadOptions& options) {
   warming_up_ = true;
   rows_.clear();
   learned_.clear();
+  largest_.clear();
 }
 
 bool OffloadManager::handles(const std::string& module) const {
@@ -78,9 +79,20 @@ std::shared_ptr<OffloadGroup> OffloadManager::open_group(const std::string& name
   return nullptr;
 }
 
+namespace {
+
+std::int64_t elements(const Storage& storage, DType dtype) { return storage.bytes() / static_cast<std::int64_t>(dtype_size(dtype)); }
+
+}  // namespace
+
 bool OffloadManager::eligible(const Storage& storage, DType dtype) const {
   return storage.tag() == MemoryTag::Activations && &storage.allocator() == device_memory_.get() &&
-         storage.bytes() / static_cast<std::int64_t>(dtype_size(dtype)) >= std::max<std::int64_t>(options_.min_offloaded_tensor_size, 1);
+         elements(storage, dtype) >= std::max<std::int64_t>(options_.min_offloaded_tensor_size, 1);
+}
+
+std::int64_t OffloadManager::largest_storage(const std::string& module) const {
+  const auto entry = largest_.find(module);
+  return entry == largest_.end() ? 0 : entry->second;
 }
 
 void OffloadManager::capture(OffloadGroup& group, const Tensor& tensor) {
@@ -121,6 +133,9 @@ std::vector<CapturedStorage> OffloadManager::releasable(const OffloadGroup& grou
 
 void OffloadManager::commit(Context& ctx, const std::shared_ptr<OffloadGroup>& group, const std::vector<Tensor>& releases) {
   OffloadRow row{group->chunk, group->ordinal, group->name, group->layer, 0, 0, group->duplicates, OffloadDecision::Move};
+  if (warming_up_) {
+    for (const Tensor& tensor : releases) largest_[group->name] = std::max(largest_[group->name], elements(*tensor.storage(), tensor.dtype()));
+  }
   for (const CapturedStorage& captured : releasable(*group, releases)) {
     const std::shared_ptr<Storage>& storage = captured.storage;
     row.bytes += storage->bytes();
@@ -154,6 +169,7 @@ void OffloadManager::release_down_to(Context& ctx, const std::string& name, std:
 }
 
 void OffloadManager::end_forward(Context& ctx) {
+  if (!ctx.slot<AutogradState>().grad_enabled) return;
   for (auto& [name, queue] : in_flight_) release_down_to(ctx, name, 0);
 }
 
@@ -206,6 +222,7 @@ void OffloadManager::restore(Context& ctx, const Storage* storage) {
   const auto entry = away_.find(storage);
   if (entry == away_.end()) return;
   const std::shared_ptr<MovedStorage> moved = entry->second;
+  stats_.read_before_wait++;
   restore(ctx, *moved);
 }
 

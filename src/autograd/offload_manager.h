@@ -32,6 +32,7 @@ struct OffloadStats {
   std::int64_t bytes_in = 0;       // copied back
   std::int64_t groups_moved = 0;   // that sent bytes out
   std::int64_t reloads_at_once = 0;       // storages asked for before their prefetch had begun
+  std::int64_t read_before_wait = 0;      // storages that a saved tensor was read from before their group's wait
   std::int64_t kept_while_draining = 0;   // storages needed again before they were freed: nothing to reload
   std::int64_t duplicates = 0;     // storages captured again within a group
 };
@@ -58,6 +59,9 @@ class OffloadManager {
   bool warming_up() const { return warming_up_; }
   const std::vector<OffloadRow>& table() const { return rows_; }  // of the warm-up, with its decisions; empty before
   std::string table_text() const { return offload_table_text(rows_, options_.rank); }
+  std::string summary_text() const { return offload_summary_text(rows_, options_.rank); }
+  // Elements of the largest storage that a layer named for this module in the warm-up, large enough to move or not; 0: none.
+  std::int64_t largest_storage(const std::string& module) const;
   const OffloadStats& stats() const { return stats_; }                          // of this iteration
   const OffloadStats& last_iteration() const { return last_iteration_; }
   OffloadPool::Stats pool() const { return pool_ ? pool_->stats() : OffloadPool::Stats{}; }
@@ -103,6 +107,7 @@ class OffloadManager {
   bool warming_up_ = true;
   std::vector<OffloadRow> rows_;           // grows in the warm-up
   std::vector<OffloadChunkInfo> learned_;
+  std::map<std::string, std::int64_t> largest_;  // elements, by module
 };
 
 }  // namespace deltron

@@ -87,6 +87,47 @@ OffloadTotals offload_totals(const std::vector<OffloadRow>& rows) {
   return totals;
 }
 
+std::vector<OffloadModuleTotals> offload_by_module(const std::vector<OffloadRow>& rows) {
+  std::vector<OffloadModuleTotals> modules;
+  for (const OffloadRow& row : rows) {
+    auto module = std::find_if(modules.begin(), modules.end(), [&](const OffloadModuleTotals& m) { return m.name == row.name; });
+    if (module == modules.end()) {
+      modules.push_back({row.name});
+      module = std::prev(modules.end());
+    }
+    module->groups++;
+    module->bytes += row.bytes;
+    if (row.bytes == 0) continue;
+    switch (row.decision) {
+      case OffloadDecision::Move:
+        module->moved++;
+        module->bytes_moved += row.bytes;
+        break;
+      case OffloadDecision::KeepMargin:
+      case OffloadDecision::KeepNeededAtOnce: module->kept_at_once++; break;
+      case OffloadDecision::KeepFraction: module->kept_fraction++; break;
+    }
+  }
+  return modules;
+}
+
+std::string offload_summary_text(const std::vector<OffloadRow>& rows, int rank) {
+  const auto size = [](std::int64_t bytes) { return human_bytes(static_cast<std::uint64_t>(bytes)); };
+  std::ostringstream text;
+  text << "activation offload, rank " << rank << ", an iteration:\n";
+  text << std::left << std::setw(15) << "module" << std::right << std::setw(7) << "groups" << std::setw(12) << "bytes" << std::setw(10)
+       << "offloaded" << std::setw(12) << "bytes" << std::setw(22) << "kept: needed at once" << std::setw(16) << "kept: fraction" << "\n";
+  for (const OffloadModuleTotals& module : offload_by_module(rows)) {
+    text << std::left << std::setw(15) << module.name << std::right << std::setw(7) << module.groups << std::setw(12) << size(module.bytes)
+         << std::setw(10) << module.moved << std::setw(12) << size(module.bytes_moved) << std::setw(22) << module.kept_at_once
+         << std::setw(16) << module.kept_fraction << (module.bytes == 0 ? "  nothing large enough" : "") << "\n";
+  }
+  const OffloadTotals totals = offload_totals(rows);
+  text << "offloaded " << size(totals.moved) << " of " << size(totals.found) << " an iteration, " << totals.groups_moved << " of "
+       << totals.groups_found << " groups\n";
+  return text.str();
+}
+
 std::string offload_table_text(const std::vector<OffloadRow>& rows, int rank) {
   const auto size = [](std::int64_t bytes) { return human_bytes(static_cast<std::uint64_t>(bytes)); };
   std::ostringstream text;

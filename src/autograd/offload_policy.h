@@ -46,6 +46,20 @@ struct OffloadTotals {
 };
 OffloadTotals offload_totals(const std::vector<OffloadRow>& rows);
 
+// The same by module, in the order of the table.
+struct OffloadModuleTotals {
+  std::string name;
+  int groups = 0;         // an iteration
+  std::int64_t bytes = 0; // that could move
+  int moved = 0;          // groups
+  std::int64_t bytes_moved = 0;
+  int kept_at_once = 0;   // by the margin, or needed at once
+  int kept_fraction = 0;
+};
+std::vector<OffloadModuleTotals> offload_by_module(const std::vector<OffloadRow>& rows);
+// One line a module and a sum.
+std::string offload_summary_text(const std::vector<OffloadRow>& rows, int rank);
+
 // One line a group and a sum, for the log of the first iteration.
 std::string offload_table_text(const std::vector<OffloadRow>& rows, int rank);
 

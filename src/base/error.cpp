@@ -36,7 +36,8 @@ std::string error_reference_markdown() {
       "# Errors\n\n"
       "Every message begins with a code that keeps its meaning: what is wrong, where, the values met, the rule, and a fix. The exit code of\n"
       "`deltron` follows from the code: 0 done, 2 usage or configuration, 3 data, 4 checkpoint, 5 out of memory, 6 non-finite,\n"
-      "7 communication, 8 internal, 75 stopped and saved.\n";
+      "7 communication, 8 internal, 75 stopped and saved: the same 'deltron train' goes on from there. Commands that save nothing to go on\n"
+      "from (evaluate, generate, data, verify, bench, plan) end a stop request with 128 + the signal: 130 for Ctrl-C, 143 for SIGTERM.\n";
   for (const ErrorEntry& entry : error_table()) {
     const std::string code = "E" + std::to_string(static_cast<int>(entry.code));
     page += "\n## " + code + ": " + entry.title + "\n\n" + entry.explanation + "\n\n```\n" + entry.example + "\n```\n\n" + entry.fix +

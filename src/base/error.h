@@ -63,7 +63,7 @@ class Error : public std::exception {
   std::string message_;
 };
 
-// Carries the exit code 75: stopped by request, state saved (or nothing to save yet).
+// Stopped by request. Exit code 75 where the command can go on (state saved, or nothing to save yet), else 128 + the signal.
 class StopRequested : public std::exception {
  public:
   explicit StopRequested(std::string reason) : reason_(std::move(reason)) {}

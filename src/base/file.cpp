@@ -20,13 +20,15 @@ namespace {
 
 constexpr std::size_t kBufferBytes = 1 << 20;
 
-[[noreturn]] void fail_read(const std::string& path, int number) {
-  throw Error(ErrorCode::FileNotReadable,
+[[noreturn]] void fail_read(const std::string& path, int number, ErrorCode code = ErrorCode::FileNotReadable) {
+  throw Error(code,
               ErrorText{"cannot be read", path, std::strerror(number), "", "check the path and its permissions"});
 }
 
 [[noreturn]] void fail_write(const std::string& what, const std::string& path, int number) {
-  const char* fix = number == ENOSPC ? "free space on that file system" : "check the path and its permissions";
+  const char* fix = number == ENOSPC || number == EDQUOT ? "free space on that file system"
+                    : number == EFBIG                    ? "raise the limit of file sizes (ulimit -f)"
+                                                         : "check the path and its permissions";
   throw Error(ErrorCode::ResourceUnavailable, ErrorText{what + " failed", path, std::strerror(number), "", fix});
 }
 
@@ -107,21 +109,21 @@ void remove_tree(const std::string& path) {
   if (code) fail_write("removing", path, code.value());
 }
 
-MappedFile::MappedFile(const std::string& path) : path_(path) {
+MappedFile::MappedFile(const std::string& path, ErrorCode unreadable) : path_(path) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) fail_read(path, errno);
+  if (descriptor < 0) fail_read(path, errno, unreadable);
   struct stat info{};
   if (fstat(descriptor, &info) != 0 || !S_ISREG(info.st_mode)) {
     const int number = S_ISDIR(info.st_mode) ? EISDIR : (errno != 0 ? errno : EINVAL);
     close(descriptor);
-    fail_read(path, number);
+    fail_read(path, number, unreadable);
   }
   size_ = static_cast<std::size_t>(info.st_size);
   if (size_ > 0) {
     void* mapped = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor, 0);
     const int number = errno;
     close(descriptor);
-    if (mapped == MAP_FAILED) fail_read(path, number);
+    if (mapped == MAP_FAILED) fail_read(path, number, unreadable);
     data_ = static_cast<const std::uint8_t*>(mapped);
   } else {
     close(descriptor);

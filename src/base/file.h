@@ -29,7 +29,8 @@ void remove_tree(const std::string& path);  // no error if it does not exist
 // Read-only memory map. Empty files map to size 0.
 class MappedFile {
  public:
-  explicit MappedFile(const std::string& path);
+  // `unreadable`: the code of the error where the file cannot be opened.
+  explicit MappedFile(const std::string& path, ErrorCode unreadable = ErrorCode::FileNotReadable);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;

@@ -56,8 +56,8 @@ void add_model_fields(std::vector<Field>& table) {
   f.add("hidden_dropout", &M::hidden_dropout, "dropout on what each mixer and MLP adds to the residual stream").at_least(0).below(1);
   f.add("attention_dropout", &M::attention_dropout, "dropout on softmax attention probabilities").at_least(0).below(1);
   f.add("init_method_std", &M::init_method_std, "standard deviation of initial weights").above(0).at_most(10);
-  f.add("gdn_pre_gated_delta_rule_fusion", &M::gdn_pre_gated_delta_rule_fusion, "one kernel for conv, SiLU, L2 norm and gates before the rule");
-  f.add("gdn_gated_output_norm_fusion", &M::gdn_gated_output_norm_fusion, "one kernel for the gated output norm");
+  f.add("gdn_pre_gated_delta_rule_fusion", &M::gdn_pre_gated_delta_rule_fusion, "one kernel for convolution, SiLU, L2 norm and gates before the rule");
+  f.add("gdn_gated_output_norm_fusion", &M::gdn_gated_output_norm_fusion, "the gated output norm reads its gate in place; off: from a copy, which is kept");
 }
 
 }  // namespace deltron

@@ -20,11 +20,11 @@ void add_training_fields(std::vector<Field>& table) {
       .at_least(0).at_most(kMost).in("steps");
   t.add("eval_iters", &T::eval_iters, "global batches an evaluation; 0 = the whole validation split").at_least(0).at_most(kMost).in("batches");
   t.add("seed", &T::seed, "seed of initial weights, dropout and data order").at_least(0);
-  t.add("threads", &T::threads, "CPU worker threads; 0 = all cores; recorded in the run, as bits depend on it").at_least(0).at_most(4096).in("threads");
+  t.add("threads", &T::threads, "CPU worker threads; 0 = all cores; recorded in the run, as bits depend on it").at_least(0).at_most(1024).in("threads");
   t.add("deterministic_mode", &T::deterministic_mode, "always true: Deltron has no non-deterministic mode");
   t.add("exit_interval", &T::exit_interval, "save and stop with exit code 75 at every multiple of this update; 0 = off")
       .at_least(0).at_most(kMost).in("steps");
-  t.add("exit_duration_in_mins", &T::exit_duration_in_mins, "save and stop with exit code 75 after this time; 0 = off")
+  t.add("exit_duration_in_mins", &T::exit_duration_in_mins, "save and stop with exit code 75 at the first update after this time, start-up counted; fractions are allowed; 0 = off")
       .at_least(0).at_most(kMost).in("minutes");
   t.add("memory_limit_gib", &T::memory_limit_gib, "device memory that a rank may use; past it: out of memory; 0 = what the device has")
       .at_least(0).at_most(1048576).in("GiB");

@@ -231,6 +231,16 @@ LoadedConfig load_config_text(const std::string& text, const std::string& name, 
 
 LoadedConfig load_config(const std::string& path, const std::vector<std::string>& overrides) { return validated(read_config_file(path, overrides)); }
 
+void require_data(const LoadedConfig& loaded) {
+  const DataConfig& data = loaded.config.data;
+  if (!data.data_path.empty() || data.synthetic != SyntheticTask::None) return;
+  const bool given = loaded.sources.given("data", "data_path");
+  throw Error::together(ErrorCode::ConfigInvalid,
+                        {format_error(ErrorCode::ConfigMissingKey, ErrorText{given ? "data.data_path is empty" : "data.data_path is not set",
+                                                                             loaded.sources.where("data", "data_path"), "", "training reads token files or a synthetic task",
+                                                                             "name prefixes of token files in data.data_path, or set data.synthetic: mqar"})});
+}
+
 RunConfig load_run_config(const std::string& path, const std::vector<std::string>& overrides) { return load_config(path, overrides).config; }
 
 }  // namespace deltron

@@ -37,6 +37,8 @@ LoadedConfig read_config_file(const std::string& path, const std::vector<std::st
 // Read and validated (validate.h); throws everything that was found, together, as ConfigInvalid.
 LoadedConfig load_config_text(const std::string& text, const std::string& name, const std::vector<std::string>& overrides = {});
 LoadedConfig load_config(const std::string& path, const std::vector<std::string>& overrides = {});
+// Throws ConfigInvalid with the place of data.data_path where nothing says what to train on: for commands that read data.
+void require_data(const LoadedConfig& loaded);
 RunConfig load_run_config(const std::string& path, const std::vector<std::string>& overrides = {});
 
 }  // namespace deltron

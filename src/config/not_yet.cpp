@@ -12,21 +12,8 @@ struct NotYet {
   std::vector<const char*> words;  // the refused words; empty: every value but the default
 };
 
-const std::vector<NotYet>& model_entries() {
-  static const std::vector<NotYet> entries = {
-      {"model.gdn_pre_gated_delta_rule_fusion", {}},
-      {"model.gdn_gated_output_norm_fusion", {}},
-  };
-  return entries;
-}
-
 const std::vector<NotYet>& run_entries() {
   static const std::vector<NotYet> entries = {
-      {"offload.fine_grained_activation_offloading", {}},
-      {"offload.offload_modules", {}},
-      {"offload.min_offloaded_tensor_size", {}},
-      {"offload.activation_offload_fraction", {}},
-      {"offload.fine_grained_offloading_max_inflight_offloads", {}},
       {"parallel.tensor_model_parallel_size", {}},
       {"parallel.sequence_parallel", {}},
       {"parallel.context_parallel_size", {}},
@@ -48,15 +35,9 @@ void refuse(RuleContext& context, const std::vector<NotYet>& entries) {
   }
 }
 
-void refuse_in_model(RuleContext& context) { refuse(context, model_entries()); }
 void refuse_in_run(RuleContext& context) { refuse(context, run_entries()); }
 
 }  // namespace
-
-const std::vector<Rule>& model_not_yet_rules() {
-  static const std::vector<Rule> rules = {{"model_features_exist", {391}, "features of the network that this version lacks are refused", refuse_in_model}};
-  return rules;
-}
 
 const std::vector<Rule>& not_yet_rules() {
   static const std::vector<Rule> rules = {{"features_exist", {392}, "features of the run that this version lacks are refused", refuse_in_run}};

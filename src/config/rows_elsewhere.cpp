@@ -9,10 +9,12 @@ const std::vector<RowElsewhere>& rows_elsewhere() {
   constexpr bool kDoesNotApply = false;
   static const std::vector<RowElsewhere> rows = {
       {8, 8, kChecked, "alias `gated_delta_net`", "the loader reads it as `gdn` and prints a notice with its place"},
-      {84, 85, kChecked, "inputs of the fused kernel before the rule",
-       "for the fused op to check on every forward, as it sees tensors; while it does not exist, rule 391 refuses the fusion"},
+      {84, 85, kChecked, "inputs of the fused preparation before the rule",
+       "the op checks widths, tokens, types, taps, offsets and devices on every forward, replays included (E391); a convolution bias "
+       "and an L2 norm that is off cannot be asked for, and head dims need not be powers of two"},
       {87, 89, kChecked, "inputs of the fused output norm",
-       "for the fused op to check on every forward, as it sees tensors; while it does not exist, rule 391 refuses the fusion"},
+       "the op checks shapes, strides, types, weight and devices on every forward, replays included (E391); activation and norm are "
+       "always SiLU and RMSNorm, and head dims need not be powers of two"},
       {95, 96, kChecked, "offsets of packed sequences",
        "the sequence layout is checked on the host when a batch is made; it has one set of offsets"},
       {102, 102, kChecked, "offsets that do not start at 0 or decrease, lengths not a multiple of 2 x cp",

@@ -62,6 +62,5 @@ const std::vector<Rule>& recompute_rules();
 const std::vector<Rule>& offload_rules();
 const std::vector<Rule>& parallel_rules();
 const std::vector<Rule>& not_yet_rules();
-const std::vector<Rule>& model_not_yet_rules();
 
 }  // namespace deltron

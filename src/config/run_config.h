@@ -105,7 +105,7 @@ struct TrainingConfig {
   std::int64_t threads = 0;        // 0: all cores
   bool deterministic_mode = true;
   std::int64_t exit_interval = 0;
-  std::int64_t exit_duration_in_mins = 0;
+  double exit_duration_in_mins = 0;
   double memory_limit_gib = 0.0;   // 0: what the device has
   bool operator==(const TrainingConfig&) const = default;
 };

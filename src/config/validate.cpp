@@ -96,7 +96,6 @@ bool has_softmax_layers(const TransformerConfig& model) { return layers_known(mo
 std::vector<std::string> validate(const RunConfig& config, const ConfigSources& sources, std::int64_t world_size) {
   RuleContext context(config, sources, world_size);
   std::vector<const std::vector<Rule>*> tables = coherence_tables();
-  tables.push_back(&model_not_yet_rules());
   tables.push_back(&not_yet_rules());
   return run(tables, context);
 }
@@ -111,7 +110,7 @@ std::vector<std::string> validate_model(const TransformerConfig& model) {
   config.model = model;
   const ConfigSources sources;
   RuleContext context(config, sources, 1);
-  return run({&model_rules(), &model_not_yet_rules()}, context);
+  return run({&model_rules()}, context);
 }
 
 void validate_or_throw(const RunConfig& config, const ConfigSources& sources, std::int64_t world_size) {
@@ -123,7 +122,6 @@ std::vector<RuleInfo> validation_rules() {
   std::vector<RuleInfo> infos;
   std::vector<const std::vector<Rule>*> tables = {&value_rules()};
   tables.insert(tables.end(), coherence_tables().begin(), coherence_tables().end());
-  tables.push_back(&model_not_yet_rules());
   tables.push_back(&not_yet_rules());
   for (const std::vector<Rule>* table : tables) {
     for (const Rule& rule : *table) infos.push_back({rule.id, rule.numbers, rule.description});

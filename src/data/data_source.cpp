@@ -73,7 +73,9 @@ void refuse_mqar(const DataOptions& options, const char* what) {
 
 OpenedDataset open_dataset(const std::string& prefix, const std::string& tokenizer, std::int64_t vocab_size) {
   OpenedDataset opened;
-  opened.dataset = std::make_shared<const IndexedDataset>(prefix);
+  const auto dataset = std::make_shared<IndexedDataset>(prefix);
+  if (vocab_size > 0) dataset->set_vocabulary(vocab_size);
+  opened.dataset = dataset;
   opened.meta = load_dataset_meta(*opened.dataset);
   if (!tokenizer.empty()) {
     check_tokenizer(*opened.dataset, opened.meta, tokenizer);

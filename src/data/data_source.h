@@ -16,7 +16,7 @@ namespace deltron {
 
 struct DataOptions {
   std::vector<std::string> data_path;  // [PREFIX], [weight, PREFIX, weight, PREFIX ...] or [mqar:...]
-  std::string split = "99,1,0";
+  std::string split = "90,10,0";
   std::string tokenizer = "byte";   // empty: not checked (synthetic tasks, foreign files)
   std::string packing = "windows";  // windows | documents
   std::int64_t vocab_size = 0;      // the model's; every id must be below it

@@ -50,10 +50,30 @@ TokenRange range_of(const std::uint8_t* data, std::int64_t count) {
   return TokenRange{static_cast<std::int64_t>(smallest), static_cast<std::int64_t>(largest)};
 }
 
+// Stops at the first id outside [0, vocab_size) and returns its place; `count` if there is none. vocab_size 0: none is looked for.
 template <class T>
-void widen(const std::uint8_t* from, std::int64_t count, std::int32_t* out) {
-  for (std::int64_t i = 0; i < count; ++i)
-    out[i] = static_cast<std::int32_t>(fetch<T>(from, i * static_cast<std::int64_t>(sizeof(T))));
+std::int64_t widen(const std::uint8_t* from, std::int64_t count, std::int64_t vocab_size, std::int32_t* out) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto id = static_cast<std::int64_t>(fetch<T>(from, i * static_cast<std::int64_t>(sizeof(T))));
+    if (vocab_size > 0 && static_cast<std::uint64_t>(id) >= static_cast<std::uint64_t>(vocab_size)) return i;
+    out[i] = static_cast<std::int32_t>(id);
+  }
+  return count;
+}
+
+std::int64_t widen_as(TokenType type, const std::uint8_t* from, std::int64_t count, std::int64_t vocab_size, std::int32_t* out) {
+  switch (type) {
+    case TokenType::U8: return widen<std::uint8_t>(from, count, vocab_size, out);
+    case TokenType::I8: return widen<std::int8_t>(from, count, vocab_size, out);
+    case TokenType::I16: return widen<std::int16_t>(from, count, vocab_size, out);
+    case TokenType::U16: return widen<std::uint16_t>(from, count, vocab_size, out);
+    case TokenType::I32: return widen<std::int32_t>(from, count, vocab_size, out);
+    case TokenType::I64: return widen<std::int64_t>(from, count, vocab_size, out);
+    case TokenType::F32:
+    case TokenType::F64: break;
+  }
+  DELTRON_CHECK(false, "floating-point tokens");
+  return 0;
 }
 
 }  // namespace
@@ -109,7 +129,7 @@ std::string dataset_prefix(const std::string& path) {
 }
 
 IndexedDataset::IndexedDataset(const std::string& prefix)
-    : prefix_(existing_prefix(dataset_prefix(prefix))), idx_(prefix_ + ".idx"), bin_(prefix_ + ".bin") {
+    : prefix_(existing_prefix(dataset_prefix(prefix))), idx_(prefix_ + ".idx", ErrorCode::DataFileNotReadable), bin_(prefix_ + ".bin", ErrorCode::DataFileNotReadable) {
   check_header();
   type_ = static_cast<TokenType>(idx_.data()[17]);
   sequences_ = fetch<std::int64_t>(idx_.data(), 18);
@@ -215,24 +235,27 @@ void IndexedDataset::read(std::int64_t sequence, std::int64_t offset, std::int64
                 length(sequence), " in sequence ", sequence, " of ", prefix_);
   if (count == 0) return;
   const std::uint8_t* from = bin_.data() + byte_offset(sequence) + offset * token_type_size(type_);
-  switch (type_) {
-    case TokenType::U8:
-      return widen<std::uint8_t>(from, count, out);
-    case TokenType::I8:
-      return widen<std::int8_t>(from, count, out);
-    case TokenType::I16:
-      return widen<std::int16_t>(from, count, out);
-    case TokenType::U16:
-      return widen<std::uint16_t>(from, count, out);
-    case TokenType::I32:
-      return widen<std::int32_t>(from, count, out);
-    case TokenType::I64:
-      return widen<std::int64_t>(from, count, out);
-    case TokenType::F32:
-    case TokenType::F64:
-      break;
+  const std::int64_t sound = widen_as(type_, from, count, vocab_size_, out);
+  if (sound < count) refuse_token(sequence, offset + sound);
+}
+
+void IndexedDataset::refuse_token(std::int64_t sequence, std::int64_t offset) const {
+  const std::int64_t width = token_type_size(type_);
+  const std::int64_t byte = byte_offset(sequence) + offset * width;
+  std::int64_t id = 0;
+  if (type_ == TokenType::I64) {
+    id = fetch<std::int64_t>(bin_.data(), byte);
+  } else {
+    std::int32_t narrow = 0;
+    widen_as(type_, bin_.data() + byte, 1, 0, &narrow);
+    id = narrow;
   }
-  DELTRON_CHECK(false, "floating-point tokens in ", prefix_);
+  throw Error(ErrorCode::TokenOutOfVocabulary,
+              ErrorText{"token id outside the vocabulary", bin_.path() + ", token " + std::to_string(byte / width),
+                        "id " + std::to_string(id) + " at token " + std::to_string(offset) + " of document " + std::to_string(sequence) + ", vocab_size " +
+                            std::to_string(vocab_size_),
+                        "0 <= id < vocab_size; " + prefix_ + ".meta.json, where there is one, does not describe these tokens",
+                        "prepare the data again, or remove the .meta.json (the tokens are then scanned) and set model.vocab_size as it says"});
 }
 
 std::int32_t IndexedDataset::token(std::int64_t sequence, std::int64_t offset) const {

@@ -42,6 +42,8 @@ class IndexedDataset {
   std::int64_t length(std::int64_t sequence) const;       // tokens
   std::int64_t byte_offset(std::int64_t sequence) const;  // in the .bin
   std::int64_t document_bound(std::int64_t i) const;      // sequence number at which document i starts; i = documents: the end
+  // From now on a read that meets an id outside [0, vocab_size) throws TokenOutOfVocabulary, whatever a side file says of the largest id.
+  void set_vocabulary(std::int64_t vocab_size) { vocab_size_ = vocab_size; }
   // out[0..count) = tokens offset .. offset+count of the sequence
   void read(std::int64_t sequence, std::int64_t offset, std::int64_t count, std::int32_t* out) const;
   std::int32_t token(std::int64_t sequence, std::int64_t offset) const;
@@ -56,6 +58,7 @@ class IndexedDataset {
  private:
   void check_header() const;
   void check_arrays();
+  [[noreturn]] void refuse_token(std::int64_t sequence, std::int64_t offset) const;
 
   std::string prefix_;
   MappedFile idx_;
@@ -65,6 +68,7 @@ class IndexedDataset {
   std::int64_t document_bounds_ = 0;
   std::int64_t tokens_ = 0;
   std::uint64_t index_hash_ = 0;
+  std::int64_t vocab_size_ = 0;  // 0: not checked
 };
 
 // Strips a trailing ".bin" or ".idx".

@@ -42,7 +42,7 @@ DatasetReport inspect_data(const DatasetInspectOptions& options) {
     throw Error(ErrorCode::DataOptionInvalid, ErrorText{"a dump needs a split and a file", "data inspect", "", "both or neither",
                                                         "name both the split and the file"});
   }
-  const auto dataset = std::make_shared<const IndexedDataset>(options.prefix);
+  const auto dataset = std::make_shared<IndexedDataset>(options.prefix);
   DatasetReport report;
   report.prefix = dataset->prefix();
   report.meta = load_dataset_meta(*dataset);
@@ -54,6 +54,7 @@ DatasetReport inspect_data(const DatasetInspectOptions& options) {
   report.idx_bytes = dataset->idx_bytes();
   const std::shared_ptr<const Tokenizer> tokenizer =
       report.meta.tokenizer.empty() ? nullptr : make_tokenizer(report.meta.tokenizer);
+  if (tokenizer != nullptr) dataset->set_vocabulary(tokenizer->vocab_size());  // what is decoded below
   const DocumentReader reader(dataset, report.meta.eod_id);
   std::vector<std::int64_t> lengths;
   for (std::int64_t i = 0; i < report.sequences; ++i) {

@@ -12,7 +12,7 @@ namespace deltron {
 
 struct DatasetInspectOptions {
   std::string prefix;
-  std::string split = "99,1,0";
+  std::string split = "90,10,0";
   std::string dump_split;      // train | valid | test; empty: no dump
   std::string dump_path;       // file that receives the split's text
   std::int64_t documents = 1;  // how many documents to show ...

@@ -1,6 +1,7 @@
 // See prepare.h.
 #include "src/data/prepare.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include <nlohmann/json.hpp>
@@ -28,6 +29,29 @@ bool is_jsonl(const PrepareOptions& options, const std::string& path) {
   return ends_with(path, ".jsonl") || ends_with(path, ".ndjson");
 }
 
+// Nothing accepted is ignored: an option of the one format needs an input of that format.
+void require_use(const PrepareOptions& options) {
+  const PrepareOptions defaults;
+  const auto count = std::count_if(options.inputs.begin(), options.inputs.end(), [&](const std::string& path) { return is_jsonl(options, path); });
+  if (options.document_separator != defaults.document_separator && count == static_cast<std::ptrdiff_t>(options.inputs.size())) {
+    throw Error(ErrorCode::DataOptionInvalid, ErrorText{"the document separator has no effect", "--document-separator", "every input is JSONL",
+                                                        "a JSONL document is a line", "leave it out, or say --format text"});
+  }
+  if (options.json_key != defaults.json_key && count == 0) {
+    throw Error(ErrorCode::DataOptionInvalid, ErrorText{"the key of the text has no effect", "--json-key", "no input is JSONL",
+                                                        "it is read in JSONL only", "leave it out, or say --format jsonl"});
+  }
+}
+
+void require_free_prefix(const std::string& prefix, bool overwrite) {
+  if (overwrite) return;
+  for (const char* ending : {".bin", ".idx"}) {
+    if (!file_exists(prefix + ending)) continue;
+    throw Error(ErrorCode::DataOptionInvalid, ErrorText{"token files are there already", prefix, prefix + ending + " exists",
+                                                        "token files are not overwritten unasked", "choose another --output, or give --overwrite"});
+  }
+}
+
 std::string joined(const std::vector<std::string>& items) {
   std::string text;
   for (const std::string& item : items) text += (text.empty() ? "" : ", ") + item;
@@ -46,6 +70,8 @@ PrepareReport prepare_data(const PrepareOptions& options) {
     throw Error(ErrorCode::DataOptionInvalid,
                 ErrorText{"no output prefix", "data prepare", "", "", "name one, for example data/corpus"});
   }
+  require_use(options);
+  require_free_prefix(dataset_prefix(options.output), options.overwrite);
   const std::string separator = unescape_separator(options.document_separator);
   const auto tokenizer = make_tokenizer(options.tokenizer);
   PrepareReport report;

@@ -18,6 +18,7 @@ struct PrepareOptions {
   std::string json_key = "text";
   std::string tokenizer = "byte";
   bool append_eod = true;
+  bool overwrite = false;                     // token files of that prefix may be there already
 };
 
 struct PrepareReport {

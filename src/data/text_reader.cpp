@@ -102,7 +102,7 @@ std::string unescape_separator(const std::string& text) {
 
 void read_text_documents(const std::string& path, const std::string& separator, TextStats& stats,
                          const DocumentCallback& callback) {
-  const MappedFile file(path);
+  const MappedFile file(path, ErrorCode::DataFileNotReadable);
   std::string_view text = view_of(file, stats);
   std::string converted;
   if (text.find("\r\n") != std::string_view::npos) {
@@ -145,7 +145,7 @@ void read_text_documents(const std::string& path, const std::string& separator, 
 }
 
 void read_jsonl_documents(const std::string& path, const std::string& key, TextStats& stats, const DocumentCallback& callback) {
-  const MappedFile file(path);
+  const MappedFile file(path, ErrorCode::DataFileNotReadable);
   const std::string_view text = view_of(file, stats);
   std::int64_t line = 0;
   for (std::size_t at = 0; at < text.size();) {

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 
+#include "src/autograd/offload.h"
+#include "src/base/signals.h"
+
 namespace deltron {
 
 HybridLanguageModel::HybridLanguageModel(Context& ctx, const TransformerConfig& config, DType dtype, bool trainable, std::uint64_t seed)
@@ -14,6 +17,7 @@ HybridLanguageModel::HybridLanguageModel(Context& ctx, const TransformerConfig& 
   embedding_ = store_.declare({.name = "embedding.word_embeddings.weight", .shape = {config.vocab_size, config.hidden_size}, .dtype = dtype,
                                .init = InitKind::Normal, .init_scale = config.init_method_std});
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    poll_stop("building the model");
     setup.layer = static_cast<int>(layer);
     setup.prefix = "decoder.layers." + std::to_string(layer) + ".";
     blocks_.emplace_back(setup, seed);
@@ -35,17 +39,33 @@ Tensor HybridLanguageModel::logits(Context& ctx, const Tensor& ids, const Layout
     hidden = embedding(ctx, ids, embedding_->value, dtype_, "embedding");
   }
   hidden = decoder(ctx, hidden, layout, mode);
+  ctx.slot<OffloadManager>().end_forward(ctx);
   ScopeGuard scope(ctx, -1, "output");
   const NormOptions norm{config_.layernorm_zero_centered_gamma, config_.layernorm_epsilon};
   return norm_linear(ctx, hidden, final_norm_->value, norm, {output_->value}, {"logits"})[0];
 }
 
-// Full recompute keeps the input of a block of layers and nothing inside it.
+namespace {
+
+// Full recompute keeps the input of a block of layers and nothing inside it; offload module layer_input keeps it on the host.
+Tensor replayed_block(Context& ctx, const Region& region, const Tensor& x) {
+  const Tensor input = offload_group_start(ctx, x, "layer_input");
+  Tensor out;
+  {
+    OffloadCapture capture(ctx, "layer_input");
+    out = recompute(ctx, "full", region, {input})[0];
+  }
+  return offload_group_commit(ctx, out, "layer_input", {input});
+}
+
+}  // namespace
+
 Tensor HybridLanguageModel::decoder(Context& ctx, const Tensor& x, const LayoutPtr& layout, const ForwardMode& mode) const {
   const RecomputePlan& plan = mode.recompute;
   const auto layers = static_cast<std::int64_t>(blocks_.size());
   Tensor hidden = x;
   for (std::int64_t begin = 0; begin < layers;) {
+    if (ctx.is_meta()) poll_stop("planning");  // a run stops between steps
     const bool replayed = plan.full_uniform || (plan.full_block && begin < plan.full_layers);
     const std::int64_t end = plan.full_uniform ? std::min(layers, begin + plan.full_layers) : begin + 1;
     const auto region = [this, &ctx, layout, mode, begin, end](const std::vector<Tensor>& in) {
@@ -56,7 +76,7 @@ Tensor HybridLanguageModel::decoder(Context& ctx, const Tensor& x, const LayoutP
       return std::vector<Tensor>{inner};
     };
     ScopeGuard scope(ctx, static_cast<int>(begin), "layer_input");
-    hidden = replayed ? recompute(ctx, "full", region, {hidden})[0] : region({hidden})[0];
+    hidden = replayed ? replayed_block(ctx, region, hidden) : region({hidden})[0];
     begin = end;
   }
   return hidden;

@@ -1,6 +1,7 @@
 // See attention.h.
 #include "src/nn/attention.h"
 
+#include "src/autograd/offload.h"
 #include "src/autograd/recompute.h"
 #include "src/base/rng.h"
 #include "src/tensor/ops.h"
@@ -93,11 +94,10 @@ Tensor SelfAttention::core(Context& ctx, const std::vector<Tensor>& qkv, const L
 
 Tensor SelfAttention::run(Context& ctx, const Tensor& x, const LayoutPtr& layout, bool training, bool recompute_core, LayerCache* cache) const {
   const std::int64_t q = heads_ * dim_, kv = groups_ * dim_;
-  Tensor projected;
-  {
-    ScopeGuard scope(ctx, layer_, "attn_qkv");
-    projected = project_input(ctx, x, input_norm_, norm_options_, {qkv_weight_}, {"attn.qkv"})[0];
-  }
+  ScopeGuard whole(ctx, layer_, "attn_qkv");
+  Tensor projected = project_input(ctx, x, input_norm_, norm_options_, {qkv_weight_}, {"attn.qkv"})[0];
+  // Group core_attn ends where the projection has its last forward reader: behind the output gate, which is a part of it.
+  projected = offload_group_start(ctx, projected, "core_attn");
   std::vector<Piece> pieces = {{q, heads_}};
   if (gated_) pieces.push_back({q, 0});
   pieces.push_back({kv, groups_});
@@ -107,10 +107,26 @@ Tensor SelfAttention::run(Context& ctx, const Tensor& x, const LayoutPtr& layout
   const auto region = [this, &ctx, layout, training, cache](const std::vector<Tensor>& in) {
     return std::vector<Tensor>{core(ctx, in, layout, training, cache)};
   };
-  Tensor mixed = recompute_core ? recompute(ctx, "core_attn", region, qkv)[0] : core(ctx, qkv, layout, training, cache);
-  ScopeGuard scope(ctx, layer_, "attn_proj");
-  if (gated_) mixed = sigmoid_gate(ctx, mixed, parts[1], "attn.gate");
-  return linear(ctx, mixed, proj_weight_->value, "attn.proj");
+  Tensor mixed;
+  std::vector<Tensor> releases = {projected};
+  {
+    OffloadCapture capture(ctx, "core_attn");
+    mixed = recompute_core ? recompute(ctx, "core_attn", region, qkv)[0] : core(ctx, qkv, layout, training, cache);
+    if (gated_) {
+      ScopeGuard scope(ctx, "attn_proj");
+      releases.push_back(mixed);  // without a gate the projection reads it: group attn_proj frees it
+      mixed = sigmoid_gate(ctx, mixed, parts[1], "attn.gate");
+    }
+  }
+  mixed = offload_group_commit(ctx, mixed, "core_attn", releases);
+  ScopeGuard scope(ctx, "attn_proj");
+  mixed = offload_group_start(ctx, mixed, "attn_proj");
+  Tensor y;
+  {
+    OffloadCapture capture(ctx, "attn_proj");
+    y = linear(ctx, mixed, proj_weight_->value, "attn.proj");
+  }
+  return offload_group_commit(ctx, y, "attn_proj", {mixed});
 }
 
 }  // namespace deltron

@@ -15,6 +15,9 @@ struct LayerCache {
   Tensor keys, values;    // [capacity, G, d], of which `past` rows hold tokens
   std::int64_t past = 0;  // tokens seen before this call
   LayoutPtr conv_layout;  // of this call's tokens behind kc-1 earlier ones
+
+  // The convolution's inputs behind the `earlier` = kc-1 that came before them; the last kc-1 of all are kept for the next call.
+  Tensor with_earlier_inputs(Context& ctx, const Tensor& inputs, std::int64_t earlier);
 };
 
 struct DecodeCache {

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "src/autograd/offload.h"
 #include "src/tensor/ops.h"
 
 namespace deltron {
@@ -20,6 +21,8 @@ GatedDeltaNet::GatedDeltaNet(const LayerSetup& setup, const GateDeclaration& gat
       key_dim_(setup.config->linear_key_head_dim),
       value_dim_(setup.config->linear_value_head_dim),
       allow_neg_eigval_(setup.config->allow_neg_eigval),
+      pre_rule_fusion_(setup.config->gdn_pre_gated_delta_rule_fusion),
+      output_norm_fusion_(setup.config->gdn_gated_output_norm_fusion),
       input_norm_options_(setup.norm()),
       output_norm_options_{setup.config->linear_output_norm_zero_centered_gamma, setup.config->layernorm_epsilon} {
   const TransformerConfig& config = *setup.config;
@@ -51,21 +54,6 @@ GatedDeltaNet::GatedDeltaNet(const LayerSetup& setup, const GateDeclaration& gat
                              .init_scale = setup.output_std()});
 }
 
-namespace {
-
-// The convolution's inputs behind the kc-1 that came before them; the last kc-1 of all are kept for the next call.
-Tensor with_earlier_inputs(Context& ctx, const Tensor& inputs, LayerCache& cache, std::int64_t earlier) {
-  if (earlier == 0) return inputs;
-  if (!cache.conv_inputs.defined()) cache.conv_inputs = Tensor::zeros(ctx, {earlier, inputs.size(1)}, inputs.dtype(), "conv inputs");
-  const Tensor all = Tensor::empty(ctx, {earlier + inputs.size(0), inputs.size(1)}, inputs.dtype(), "conv inputs");
-  convert(ctx, cache.conv_inputs, all.slice(0, 0, earlier));
-  convert(ctx, inputs, all.slice(0, earlier, inputs.size(0)));
-  convert(ctx, all.slice(0, inputs.size(0), earlier), cache.conv_inputs);
-  return all;
-}
-
-}  // namespace
-
 std::vector<Tensor> GatedDeltaNet::project(Context& ctx, const Tensor& x) const {
   ScopeGuard scope(ctx, layer_, "gdn_in_proj");
   return project_input(ctx, x, input_norm_, input_norm_options_, {qkv_weight_, gates_weight_}, {"gdn.qkv", "gdn.gates"});
@@ -80,7 +68,7 @@ Tensor GatedDeltaNet::prepare(Context& ctx, const Tensor& qkv, const LayoutPtr& 
   const QkvPrepOptions prep{.key_heads = key_heads_, .value_heads = value_heads_, .key_dim = key_dim_, .value_dim = value_dim_};
   if (cache == nullptr) return gdn_qkv_prep(ctx, qkv, conv_weight_->value, layout, prep, "gdn.prep");
   const std::int64_t earlier = conv_weight_->value.size(1) - 1;
-  const Tensor inputs = with_earlier_inputs(ctx, qkv, *cache, earlier);
+  const Tensor inputs = cache->with_earlier_inputs(ctx, qkv, earlier);
   return gdn_qkv_prep(ctx, inputs, conv_weight_->value, earlier > 0 ? cache->conv_layout : layout, prep, "gdn.prep")
       .slice(0, earlier, layout->tokens());
 }
@@ -99,16 +87,18 @@ Tensor GatedDeltaNet::rule(Context& ctx, const Tensor& prepared, const std::vect
   options.value_heads = value_heads_;
   options.key_dim = key_dim_;
   options.value_dim = value_dim_;
-  options.gate_form = kernels::GateForm::Raw;
-  options.allow_neg_eigval = allow_neg_eigval_;
+  options.gate_form = gate_form();
+  options.allow_neg_eigval = allow_neg_eigval_ && !pre_rule_fusion_;
   GatedDeltaRuleInputs inputs;
   inputs.q = qkv[0];
   inputs.k = qkv[1];
   inputs.v = qkv[2];
   inputs.beta = gates[0];
   inputs.decay = gates[1];
-  inputs.A_log = A_log_->value;
-  inputs.dt_bias = dt_bias_->value;
+  if (!pre_rule_fusion_) {
+    inputs.A_log = A_log_->value;
+    inputs.dt_bias = dt_bias_->value;
+  }
   if (cache != nullptr) {
     inputs.initial_state = cache->state;
     options.output_final_state = true;
@@ -118,13 +108,20 @@ Tensor GatedDeltaNet::rule(Context& ctx, const Tensor& prepared, const std::vect
   return result.out;
 }
 
-Tensor GatedDeltaNet::output_norm(Context& ctx, const Tensor& core, const Tensor& z) const {
+Tensor GatedDeltaNet::gate_of_norm(Context& ctx, const Tensor& z) const {
+  ScopeGuard scope(ctx, layer_, "gdn_gate_copy");
+  return output_norm_fusion_ ? z : gate_copy(ctx, z, "gdn.gate_copy");
+}
+
+Tensor GatedDeltaNet::output_norm(Context& ctx, const Tensor& core, const Tensor& gate) const {
   ScopeGuard scope(ctx, layer_, "gdn_norm_out");
-  return gated_rms_norm(ctx, core, z, out_norm_->value, output_norm_options_, "gdn.out_norm");
+  const auto norm = output_norm_fusion_ ? gdn_gated_output_norm : gated_rms_norm;
+  return norm(ctx, core, gate, out_norm_->value, output_norm_options_, "gdn.out_norm");
 }
 
 // Hook placement is the contract of docs/recompute_and_offload.md: the preparation is restored on the raw rule output, in_proj (or the
-// wide block) on the norm's output and again, before the norm's own hook, on the output projection's.
+// wide block) on the norm's output and again, before the norm's own hook, on the output projection's. Offload groups start and commit
+// outside of every region; they commit behind the preparation's hook, so that in backward its input is back before it is replayed.
 GatedDeltaNet::StageOne GatedDeltaNet::stage_one(Context& ctx, const Tensor& x, const LayoutPtr& layout, const RecomputePlan& plan,
                                                  LayerCache* cache) const {
   const auto project_region = [this, &ctx](const std::vector<Tensor>& in) { return project(ctx, in[0]); };
@@ -135,27 +132,28 @@ GatedDeltaNet::StageOne GatedDeltaNet::stage_one(Context& ctx, const Tensor& x, 
     return std::vector<Tensor>{rule(ctx, in[0], {in.begin() + 1, in.end()}, layout, cache)};
   };
   const auto norm_region = [this, &ctx](const std::vector<Tensor>& in) { return std::vector<Tensor>{output_norm(ctx, in[0], in[1])}; };
+  ScopeGuard scope(ctx, layer_, "gdn");
   StageOne stage;
   if (plan.gdn) {
     const auto whole = [=, this, &ctx](const std::vector<Tensor>& in) {
-      const std::vector<Tensor> projected = project(ctx, in[0]), gates = split_gates(ctx, projected[1]);
-      const Tensor core = rule(ctx, prepare(ctx, projected[0], layout, cache), {gates.begin() + 1, gates.end()}, layout, cache);
-      return std::vector<Tensor>{output_norm(ctx, core, gates[0])};
+      const std::vector<Tensor> ready = make_ready(ctx, project(ctx, in[0]), layout, cache);
+      const Tensor core = rule(ctx, ready[0], {ready.begin() + 2, ready.end()}, layout, cache);
+      return std::vector<Tensor>{output_norm(ctx, core, gate_of_norm(ctx, ready[1]))};
     };
     stage.normed = recompute(ctx, "gdn", whole, {x})[0];
     return stage;
   }
-  Tensor prepared, gate_values;
+  Tensor conv_input;
+  std::vector<Tensor> ready;  // make_ready(), perhaps in regions
   DiscardOutputRegion preparation("gdn_qkv");
   if (plan.gdn_qkv_block) {
     const auto block = [=, this, &ctx](const std::vector<Tensor>& in) {
       const std::vector<Tensor> projected = project(ctx, in[0]);
+      if (pre_rule_fusion_) return prepare_fused(ctx, projected, layout, cache);
       return std::vector<Tensor>{prepare(ctx, projected[0], layout, cache), projected[1]};
     };
     stage.block = std::make_shared<DiscardOutputRegion>("gdn_qkv_block");
-    const std::vector<Tensor> outputs = stage.block->run(ctx, block, {x});
-    prepared = outputs[0];
-    gate_values = outputs[1];
+    ready = stage.block->run(ctx, block, {x});
   } else {
     std::vector<Tensor> projected;
     if (plan.gdn_in_proj) {
@@ -164,19 +162,44 @@ GatedDeltaNet::StageOne GatedDeltaNet::stage_one(Context& ctx, const Tensor& x, 
     } else {
       projected = project(ctx, x);
     }
-    prepared = plan.gdn_qkv ? preparation.run(ctx, prepare_region, {projected[0]})[0] : prepare(ctx, projected[0], layout, cache);
-    gate_values = projected[1];
+    if (pre_rule_fusion_) {
+      ready = prepare_fused(ctx, projected, layout, cache);
+    } else {
+      conv_input = offload_group_start(ctx, projected[0], "gdn_qkv");
+      OffloadCapture capture(ctx, "gdn_qkv");
+      ready = {plan.gdn_qkv ? preparation.run(ctx, prepare_region, {conv_input})[0] : prepare(ctx, conv_input, layout, cache), projected[1]};
+    }
   }
-  const std::vector<Tensor> gates = split_gates(ctx, gate_values);
-  std::vector<Tensor> rule_inputs(gates.begin(), gates.end());
-  rule_inputs[0] = prepared;  // in the place of z, which the rule does not read
-  const Tensor core = plan.gdn_core_attn ? recompute(ctx, "gdn_core_attn", rule_region, rule_inputs)[0] : rule_region(rule_inputs)[0];
+  if (!pre_rule_fusion_) {
+    const std::vector<Tensor> gates = split_gates(ctx, ready[1]);
+    ready = {ready[0]};
+    ready.insert(ready.end(), gates.begin(), gates.end());
+  }
+  const Tensor gate = gate_of_norm(ctx, ready[1]);
+  const Tensor prepared = offload_group_start(ctx, ready[0], "gdn_core_attn");
+  std::vector<Tensor> rule_inputs = {prepared};
+  rule_inputs.insert(rule_inputs.end(), ready.begin() + 2, ready.end());  // z, which the rule does not read, left out
+  // What the rule saved leaves with it, but for pieces of the projection's gates where the norm reads z there later, or where in_proj's
+  // region frees them.
+  const bool gates_stay = output_norm_fusion_ || plan.gdn_in_proj;
+  std::vector<Tensor> saved_by_rule;
+  for (const Tensor& input : rule_inputs) {
+    if (!gates_stay || input.storage() != ready[1].storage()) saved_by_rule.push_back(input);
+  }
+  ready.clear();
+  Tensor core;
+  {
+    OffloadCapture capture(ctx, "gdn_core_attn");
+    core = plan.gdn_core_attn ? recompute(ctx, "gdn_core_attn", rule_region, rule_inputs)[0] : rule_region(rule_inputs)[0];
+  }
   if (plan.gdn_qkv) preparation.discard_output_and_register_recompute(core);
+  core = offload_group_commit(ctx, core, "gdn_core_attn", saved_by_rule);
+  core = offload_group_commit(ctx, core, "gdn_qkv", {conv_input});
   if (plan.gdn_norm_out) {
     stage.norm_out = std::make_shared<DiscardOutputRegion>("gdn_norm_out");
-    stage.normed = stage.norm_out->run(ctx, norm_region, {core, gates[0]})[0];
+    stage.normed = stage.norm_out->run(ctx, norm_region, {core, gate})[0];
   } else {
-    stage.normed = output_norm(ctx, core, gates[0]);
+    stage.normed = output_norm(ctx, core, gate);
   }
   for (const auto& region : {stage.in_proj, stage.block}) {
     if (region) region->discard_output_and_register_recompute(stage.normed);  // the norm has read the gate

@@ -3,7 +3,7 @@
 // Gated DeltaNet-2 (gdn2.h) is the same mixer with other gates and another rule.
 #pragma once
 
-#include "src/autograd/functions_gdn.h"
+#include "src/autograd/functions_gdn_fused.h"
 #include "src/autograd/recompute.h"
 #include "src/nn/decode_cache.h"
 #include "src/nn/layer.h"
@@ -45,17 +45,25 @@ class GatedDeltaNet {
   virtual Tensor rule(Context& ctx, const Tensor& prepared, const std::vector<Tensor>& gates, const LayoutPtr& layout, LayerCache* cache) const;
   virtual std::vector<Tensor> split_gates(Context& ctx, const Tensor& gates) const;  // z and the rest, each [T, heads, dim] or [T, heads]
   std::vector<Tensor> split_qkv(Context& ctx, const Tensor& prepared) const;         // {q, k, v}
+  virtual kernels::PreRuleGates pre_rule_gates() const { return kernels::PreRuleGates::Heads; }
+  // What `rule` finds in its gates: raw from the projection, or as the fused preparation left them.
+  kernels::GateForm gate_form() const { return pre_rule_fusion_ ? kernels::GateForm::Activated : kernels::GateForm::Raw; }
 
   int layer_;
   std::int64_t key_heads_, value_heads_, key_dim_, value_dim_;
   bool allow_neg_eigval_;
+  bool pre_rule_fusion_, output_norm_fusion_;
   ParameterPtr A_log_, dt_bias_;
 
  private:
   StageOne stage_one(Context& ctx, const Tensor& x, const LayoutPtr& layout, const RecomputePlan& plan, LayerCache* cache) const;
   std::vector<Tensor> project(Context& ctx, const Tensor& x) const;                                     // {qkv, gates}
   Tensor prepare(Context& ctx, const Tensor& qkv, const LayoutPtr& layout, LayerCache* cache) const;    // q, k, v side by side
-  Tensor output_norm(Context& ctx, const Tensor& core, const Tensor& z) const;
+  // {q, k, v side by side, z, gates of the rule}, raw or, with the fusion (gdn_fused.cpp), as the rule uses them.
+  std::vector<Tensor> make_ready(Context& ctx, const std::vector<Tensor>& projected, const LayoutPtr& layout, LayerCache* cache) const;
+  std::vector<Tensor> prepare_fused(Context& ctx, const std::vector<Tensor>& projected, const LayoutPtr& layout, LayerCache* cache) const;
+  Tensor gate_of_norm(Context& ctx, const Tensor& z) const;  // z itself, which the fused norm reads in place, or a copy
+  Tensor output_norm(Context& ctx, const Tensor& core, const Tensor& gate) const;
 
   NormOptions input_norm_options_, output_norm_options_;
   ParameterPtr input_norm_, qkv_weight_, gates_weight_, conv_weight_, out_norm_, out_proj_;

@@ -30,8 +30,8 @@ Tensor GatedDeltaNet2::rule(Context& ctx, const Tensor& prepared, const std::vec
   options.value_heads = value_heads_;
   options.key_dim = key_dim_;
   options.value_dim = value_dim_;
-  options.gate_form = kernels::GateForm::Raw;
-  options.allow_neg_eigval = allow_neg_eigval_;
+  options.gate_form = gate_form();
+  options.allow_neg_eigval = allow_neg_eigval_ && !pre_rule_fusion_;
   options.output_final_state = cache != nullptr;
   GatedDeltaRule2Inputs inputs;
   inputs.q = qkv[0];
@@ -40,8 +40,10 @@ Tensor GatedDeltaNet2::rule(Context& ctx, const Tensor& prepared, const std::vec
   inputs.decay = gates[0];
   inputs.b = gates[1];
   inputs.w = gates[2];
-  inputs.A_log = A_log_->value;
-  inputs.dt_bias = dt_bias_->value;
+  if (!pre_rule_fusion_) {
+    inputs.A_log = A_log_->value;
+    inputs.dt_bias = dt_bias_->value;
+  }
   if (cache != nullptr) inputs.initial_state = cache->state;
   const GatedDeltaRuleResult result = gated_delta_rule_2(ctx, inputs, layout, options, "gdn.rule");
   if (cache != nullptr) cache->state = *result.final_state;

@@ -11,6 +11,7 @@ class GatedDeltaNet2 : public GatedDeltaNet {
   explicit GatedDeltaNet2(const LayerSetup& setup);
 
  protected:
+  kernels::PreRuleGates pre_rule_gates() const override { return kernels::PreRuleGates::Channels; }
   Tensor rule(Context& ctx, const Tensor& prepared, const std::vector<Tensor>& gates, const LayoutPtr& layout,
               LayerCache* cache) const override;
   std::vector<Tensor> split_gates(Context& ctx, const Tensor& gates) const override;  // {z, f, b, w}

@@ -6,6 +6,7 @@
 
 #include "src/base/hash.h"
 #include "src/base/rng.h"
+#include "src/base/signals.h"
 #include "src/tensor/ops.h"
 
 namespace deltron {
@@ -38,7 +39,7 @@ Tensor LogicalTensor::slice(const Tensor& whole) const {
 Tensor LogicalTensor::value() const { return slice(parameter->value); }
 
 ParameterPtr ParameterStore::declare(ParameterSpec spec) {
-  for (const ParameterPtr& other : parameters_) DELTRON_CHECK(other->spec.name != spec.name, "parameter '", spec.name, "' declared twice");
+  DELTRON_CHECK(names_.insert(spec.name).second, "parameter '", spec.name, "' declared twice");
   std::int64_t rows = 0;
   for (const ParameterSection& section : spec.sections) rows += section.rows;
   DELTRON_CHECK(spec.sections.empty() || rows == spec.shape[0], "sections of '", spec.name, "' cover ", rows, " of ", spec.shape[0], " rows");
@@ -71,6 +72,7 @@ void ParameterStore::materialise(Context& ctx, bool trainable) {
 void ParameterStore::initialise(Context& ctx, std::uint64_t seed) {
   if (ctx.is_meta()) return;
   for (const LogicalTensor& logical : this->logical()) {
+    poll_stop("initialising weights");
     const Tensor target = logical.value();
     const std::uint64_t name_hash = hash64(logical.name.data(), logical.name.size());
     const std::int64_t count = target.count();

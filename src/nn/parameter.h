@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -75,6 +76,7 @@ class ParameterStore {
 
  private:
   std::vector<ParameterPtr> parameters_;
+  std::set<std::string> names_;
   Tensor gradients_;
 };
 

@@ -24,6 +24,7 @@ GradientNorm::GradientNorm(Context& ctx, std::vector<Tensor> gradients) : gradie
   scale_ = Tensor::zeros(ctx, {1}, DType::F64, "clip scale", tag);
   norm_ = Tensor::zeros(ctx, {1}, DType::F64, "grad norm", tag);
   flag_ = Tensor::zeros(ctx, {1}, DType::I32, "non-finite flag", tag);
+  watched_ = Tensor::zeros(ctx, {1}, DType::F64, "watched value", tag);
 }
 
 void GradientNorm::compute(Context& ctx, double clip) {
@@ -81,13 +82,32 @@ GradientNorm::Culprit GradientNorm::find_nonfinite(Context& ctx) const {
   return culprit;
 }
 
-std::vector<double> GradientNorm::norms(Context& ctx) const {
-  std::vector<double> partials(static_cast<std::size_t>(partials_.count()));
-  if (!ctx.is_meta()) copy_to_host(ctx, partials_, partials.data());
+void GradientNorm::watch(Context& ctx, const Tensor& value) {
+  DELTRON_CHECK(value.dtype() == DType::F64 && value.count() == 1, "watched value '", value.name(), "'");
+  kernels::SquaredNormArgs square;
+  square.count = 1;
+  square.x = value.data();
+  square.dtype = DType::F64;
+  square.partials = watched_.data_as<double>();
+  DELTRON_LAUNCH(ctx, squared_norm, square);
+  kernels::ClipScaleArgs flag;
+  flag.squared_norm = watched_.data_as<const double>();
+  flag.nonfinite_flag = flag_.data_as<std::int32_t>();
+  DELTRON_LAUNCH(ctx, clip_scale, flag);
+}
+
+Event GradientNorm::read_later(Context& ctx, Reading& reading) const {
+  reading.partials.assign(static_cast<std::size_t>(partials_.count()), 0);
+  copy_to_host_later(ctx, norm_, &reading.norm);
+  copy_to_host_later(ctx, partials_, reading.partials.data());
+  return copy_to_host_later(ctx, flag_, &reading.nonfinite);  // the last of them in the stream's order
+}
+
+std::vector<double> GradientNorm::norms(const Reading& reading) const {
   std::vector<double> norms;
   for (std::size_t i = 0; i < gradients_.size(); ++i) {
     double total = 0;
-    for (std::int64_t block = first_block_[i]; block < first_block_[i + 1]; ++block) total += partials[static_cast<std::size_t>(block)];
+    for (std::int64_t block = first_block_[i]; block < first_block_[i + 1]; ++block) total += reading.partials[static_cast<std::size_t>(block)];
     norms.push_back(std::sqrt(total));
   }
   return norms;

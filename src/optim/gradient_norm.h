@@ -16,6 +16,20 @@ class GradientNorm {
   // Launches norm, clipping factor and flag. clip 0: no clipping.
   void compute(Context& ctx, double clip);
 
+  // Raises the flag if `value` F64 [1] is not finite. Before compute() and the update of the same step: a loss that is not finite freezes
+  // as a gradient does.
+  void watch(Context& ctx, const Tensor& value);
+
+  // What a host reads of a step, copied behind the work of that step (copy_to_host_later).
+  struct Reading {
+    double norm = 0;
+    std::int32_t nonfinite = 0;
+    std::vector<double> partials = {};  // of the blocks of every gradient
+  };
+  Event read_later(Context& ctx, Reading& reading) const;
+  // sqrt of the sum of squares of each gradient, in order.
+  std::vector<double> norms(const Reading& reading) const;
+
   const double* scale() const { return scale_.data_as<const double>(); }            // device
   const std::int32_t* nonfinite_flag() const { return flag_.data_as<const std::int32_t>(); }  // device; sticky
   // Host values of the last compute().
@@ -29,13 +43,11 @@ class GradientNorm {
     std::int64_t count = 0;
   };
   Culprit find_nonfinite(Context& ctx) const;
-  // sqrt of the sum of squares of each gradient, in order.
-  std::vector<double> norms(Context& ctx) const;
 
  private:
   std::vector<Tensor> gradients_;
   std::vector<std::int64_t> first_block_;
-  Tensor partials_, bad_, squared_, scale_, norm_, flag_;
+  Tensor partials_, bad_, squared_, scale_, norm_, flag_, watched_;
 };
 
 }  // namespace deltron

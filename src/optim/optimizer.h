@@ -28,10 +28,11 @@ class Optimizer {
  public:
   Optimizer(Context& ctx, const OptimizerConfig& config, std::vector<OptimizedParameter> parameters);
 
-  // One update from the main gradients: norm, clipping, update. With a non-finite norm nothing changes and nonfinite() tells.
+  // One update from the main gradients: norm, clipping, update. Once a norm or a watched loss was not finite, the device's flag stays up and
+  // neither this nor any later update changes anything; whoever reads the flag takes the count of updates back.
   void step(Context& ctx, double lr);
-  // Norm and flags only: for a step that is refused for another reason (a non-finite loss).
-  void measure(Context& ctx) { norm_.compute(ctx, config_.clip_grad); }
+  // Before step(): a loss [1] that is not finite refuses it too.
+  void watch(Context& ctx, const Tensor& loss) { norm_.watch(ctx, loss); }
   double gradient_norm(Context& ctx) const { return norm_.norm(ctx); }
   bool nonfinite(Context& ctx) const { return norm_.nonfinite(ctx); }
   const GradientNorm& norm() const { return norm_; }

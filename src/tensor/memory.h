@@ -36,10 +36,13 @@ struct ScopeBytes {
 
 // One storage that nodes hold for their backward.
 struct SavedStorage {
-  std::string name;
+  std::string name;     // as what the first holder saved it
   std::int64_t bytes = 0;
   MemoryTag tag = MemoryTag::Activations;
   MemoryScope scope;
+  std::string storage;  // the storage's own name, and the tensor that it was made for
+  DType dtype = DType::U8;
+  std::vector<std::int64_t> shape = {};
 };
 
 struct MemoryStats {

@@ -32,7 +32,9 @@ Storage::~Storage() {
   if (saved_count_ > 0 && holds_memory()) note_unsaved();
 }
 
-void Storage::note_saved() { allocator_->note_saved(block_.get(), {saved_as_, bytes_, tag_, scope_}); }
+void Storage::note_saved() {
+  allocator_->note_saved(block_.get(), {saved_as_, bytes_, tag_, scope_, name_, made_dtype_, made_shape_});
+}
 void Storage::note_unsaved() { allocator_->note_unsaved(block_.get()); }
 
 void Storage::refuse(const char* wish) const {

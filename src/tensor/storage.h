@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "src/tensor/memory.h"
 
@@ -27,6 +29,11 @@ class Storage {
   const MemoryScope& scope() const { return scope_; }
   const std::string& name() const { return name_; }
   void set_name(std::string name) { name_ = std::move(name); }
+  // The tensor that the whole of it was made for: for reports of what is saved.
+  void set_made_for(DType dtype, std::vector<std::int64_t> shape) {
+    made_dtype_ = dtype;
+    made_shape_ = std::move(shape);
+  }
   StorageState state() const { return state_; }
   Allocator& allocator() const { return *allocator_; }
 
@@ -80,6 +87,8 @@ class Storage {
   std::uint64_t version_ = 0;
   int saved_count_ = 0;
   std::string saved_as_;
+  DType made_dtype_ = DType::U8;
+  std::vector<std::int64_t> made_shape_;
 };
 
 }  // namespace deltron

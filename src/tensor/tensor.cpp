@@ -62,6 +62,7 @@ Tensor::Tensor(std::shared_ptr<Storage> storage, DType dtype, Shape shape, std::
 Tensor Tensor::empty(Context& ctx, Shape shape, DType dtype, const char* name, MemoryTag tag) {
   const std::int64_t bytes = shape_count(shape) * static_cast<std::int64_t>(dtype_size(dtype));
   auto storage = std::make_shared<Storage>(ctx.memory(), ctx.device(), bytes, tag, ctx.scope(), name);
+  storage->set_made_for(dtype, shape);
   std::vector<std::int64_t> strides = contiguous_strides(shape);
   return Tensor(std::move(storage), dtype, std::move(shape), std::move(strides), 0);
 }
@@ -147,6 +148,14 @@ void copy_to_host(Context& ctx, const Tensor& tensor, void* data) {
   DELTRON_CHECK(tensor.is_contiguous(), "copy from '", tensor.name(), "'");
   DELTRON_CHECK(!ctx.is_meta(), "a meta tensor holds no values");
   if (tensor.bytes() > 0) std::memcpy(data, tensor.data(), static_cast<std::size_t>(tensor.bytes()));
+}
+
+Event copy_to_host_later(Context& ctx, const Tensor& tensor, void* data) {
+  DELTRON_CHECK(ctx.device() != DeviceKind::Cuda, "later copies on cuda");
+  if (!ctx.is_meta()) copy_to_host(ctx, tensor, data);
+  Event event;
+  event.signal();
+  return event;
 }
 
 std::vector<double> to_doubles(Context& ctx, const Tensor& tensor) {

@@ -11,6 +11,7 @@
 #include "src/base/dtype.h"
 #include "src/base/human.h"
 #include "src/tensor/storage.h"
+#include "src/tensor/stream.h"
 
 namespace deltron {
 
@@ -76,6 +77,9 @@ class Tensor {
 // Synchronous copies between host memory and a contiguous tensor (element type = tensor's dtype).
 void copy_from_host(Context& ctx, const Tensor& tensor, const void* data);
 void copy_to_host(Context& ctx, const Tensor& tensor, void* data);
+// The same copy, only ordered behind the work that compute has been given: the host goes on at once, `data` outlives the event and is
+// written when the event is complete. (The CPU computes inline, so there it is complete already.) Nothing on meta.
+Event copy_to_host_later(Context& ctx, const Tensor& tensor, void* data);
 // Any strides, any dtype, widened: for tests and reports.
 std::vector<double> to_doubles(Context& ctx, const Tensor& tensor);
 // Rounds to the tensor's dtype; contiguous.

@@ -57,7 +57,8 @@ std::vector<EvaluationResult> evaluate(Session& session, const EvaluateOptions& 
     result.name = "synthetic";
     const std::int64_t batch_size = std::max<std::int64_t>(1, max_tokens / data.seq_length);
     const BatchLoader loader(make_sample_source(data, options.split, options.samples), batch_size);
-    for (std::int64_t sample = 0; sample < options.samples; sample += batch_size) {
+    const std::int64_t end = options.max_batches > 0 ? std::min(options.samples, options.max_batches * batch_size) : options.samples;
+    for (std::int64_t sample = 0; sample < end; sample += batch_size) {
       poll_stop("evaluation");
       evaluate_batch(session, loader.batch(sample), options, result);
     }

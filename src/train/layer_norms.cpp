@@ -15,9 +15,8 @@ std::string layer_of(const std::string& name) {
 
 }  // namespace
 
-std::vector<std::pair<std::string, double>> layer_gradient_norms(Session& session) {
+std::vector<std::pair<std::string, double>> layer_gradient_norms(const Session& session, const std::vector<double>& norms) {
   std::vector<std::pair<std::string, double>> layers;
-  const std::vector<double> norms = session.optimizer->norm().norms(*session.ctx);
   const std::vector<OptimizedParameter>& parameters = session.optimizer->parameters();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const std::string layer = layer_of(parameters[i].name);

@@ -9,7 +9,7 @@
 
 namespace deltron {
 
-// Of the last step's gradients, before clipping; in model order.
-std::vector<std::pair<std::string, double>> layer_gradient_norms(Session& session);
+// Of a step's gradients, before clipping; in model order. `norms`: StepResult::parameter_norms.
+std::vector<std::pair<std::string, double>> layer_gradient_norms(const Session& session, const std::vector<double>& norms);
 
 }  // namespace deltron

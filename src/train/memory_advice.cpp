@@ -16,10 +16,6 @@ std::int64_t planned_peak(RunConfig config) {
 
 }  // namespace
 
-std::int64_t memory_limit_bytes(const RunConfig& config) {
-  return static_cast<std::int64_t>(config.training.memory_limit_gib * 1024.0 * 1024.0 * 1024.0);
-}
-
 std::vector<MemoryRemedy> memory_remedies(const RunConfig& config) {
   std::vector<MemoryRemedy> remedies;
   for (std::int64_t micro = config.training.micro_batch_size - 1; micro >= 1; --micro) {

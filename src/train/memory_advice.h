@@ -20,7 +20,4 @@ std::vector<MemoryRemedy> memory_remedies(const RunConfig& config);
 // The same error with the remedies as its fix. `limit` in bytes; 0: unknown (then the largest saving of the cheapest kind is named).
 Error with_memory_advice(const Error& error, const RunConfig& config, std::int64_t limit);
 
-// training.memory_limit_gib in bytes; 0: none.
-std::int64_t memory_limit_bytes(const RunConfig& config);
-
 }  // namespace deltron

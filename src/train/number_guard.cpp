@@ -1,6 +1,7 @@
 // See number_guard.h.
 #include "src/train/number_guard.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -113,11 +114,19 @@ MicroBatchHook NumberGuard::begin_step(Session& session, std::int64_t step, cons
   return hook(session, step);
 }
 
-std::string NumberGuard::dump(const std::string& run) const {
+const NumberGuard::Kept& NumberGuard::kept(std::int64_t step) const {
+  const auto found = std::find_if(ring_.begin(), ring_.end(), [&](const Kept& entry) { return entry.step == step; });
+  DELTRON_CHECK(found != ring_.end(), "the batches of step ", step, " are no longer kept");
+  return *found;
+}
+
+// The failed step and the one before it.
+std::string NumberGuard::dump(const std::string& run, std::int64_t step) const {
   if (run.empty()) return "";
-  const std::string folder = join_path(run, "nonfinite_step_" + std::to_string(ring_.back().step));
+  const std::string folder = join_path(run, "nonfinite_step_" + std::to_string(step));
   make_directories(folder);
   for (const Kept& kept : ring_) {
+    if (kept.step > step || kept.step < step - 1) continue;
     for (std::size_t m = 0; m < kept.batches.size(); ++m) {
       write_batch(join_path(folder, "step_" + std::to_string(kept.step) + "_micro_batch_" + std::to_string(m) + ".safetensors"), kept.step,
                   kept.batches[m]);
@@ -126,26 +135,30 @@ std::string NumberGuard::dump(const std::string& run) const {
   return folder;
 }
 
-Error NumberGuard::explain(Session& session, const StepResult& result, const std::string& run) {
-  const Kept& last = ring_.back();
-  const std::string folder = dump(run);
+Error NumberGuard::explain(Session& session, std::int64_t step, const StepResult& result, const std::string& run) {
+  const Kept& failed = kept(step);
+  const std::string folder = dump(run, step);
   // Backward meets the parameters declared last first: the last bad one is nearest to where it began.
-  std::vector<BadGradient> bad = bad_gradients(session);
+  std::vector<BadGradient> bad;
   std::int64_t culprit = -1;
   double loss = 0;
-  for (std::size_t m = 0; m < last.batches.size() && culprit < 0; ++m) {
+  for (std::size_t m = 0; m < failed.batches.size() && culprit < 0; ++m) {
     session.model->parameters().zero_main_gradients(*session.ctx);
-    const StepResult part = forward_backward(session, last.batches, hook(session, last.step), static_cast<std::int64_t>(m));
-    const std::vector<BadGradient> part_bad = bad_gradients(session);
-    if (std::isfinite(part.loss) && part_bad.empty()) continue;
+    const StepResult part = forward_backward(session, failed.batches, hook(session, step), static_cast<std::int64_t>(m));
+    bad = bad_gradients(session);
+    if (std::isfinite(part.loss) && bad.empty()) continue;
     culprit = static_cast<std::int64_t>(m);
     loss = part.loss;
-    if (!part_bad.empty()) bad = part_bad;
+  }
+  if (culprit < 0) {  // only their sum is not finite
+    session.model->parameters().zero_main_gradients(*session.ctx);
+    forward_backward(session, failed.batches, hook(session, step));
+    bad = bad_gradients(session);
   }
   ErrorText text;
   const bool loss_is_finite = std::isfinite(result.loss) && std::isfinite(loss);
   text.what = loss_is_finite ? "a gradient is not finite" : "the loss is not finite";
-  text.where = "step " + std::to_string(last.step);
+  text.where = "step " + std::to_string(step);
   if (!bad.empty()) text.where += ", " + layer_text(bad.back().name) + bad.back().name;
   if (!bad.empty()) {
     text.values = std::to_string(bad.back().bad) + " of " + std::to_string(bad.back().count) + " values";
@@ -153,13 +166,13 @@ Error NumberGuard::explain(Session& session, const StepResult& result, const std
     text.values += "; ";
   }
   if (culprit >= 0) {
-    text.values += "micro-batch " + std::to_string(culprit) + " of " + std::to_string(last.batches.size()) + ", " +
-                   sample_text(last.batches[static_cast<std::size_t>(culprit)]);
+    text.values += "micro-batch " + std::to_string(culprit) + " of " + std::to_string(failed.batches.size()) + ", " +
+                   sample_text(failed.batches[static_cast<std::size_t>(culprit)]);
   } else {
-    text.values += "every micro-batch alone is finite, their sum is not; samples " + std::to_string(last.batches.front().sample_ids.front()) +
-                   " to " + std::to_string(last.batches.back().sample_ids.back());
+    text.values += "every micro-batch alone is finite, their sum is not; samples " + std::to_string(failed.batches.front().sample_ids.front()) +
+                   " to " + std::to_string(failed.batches.back().sample_ids.back());
   }
-  text.rule = "an update needs finite numbers; weights and data cursor are as before this step";
+  text.rule = "an update needs finite numbers; weights, optimizer and data cursor stay as before this step";
   if (!folder.empty()) text.rule += "; the batches lie in " + folder;
   text.fix = "lower optimizer.lr or lengthen optimizer.lr_warmup_iters; look at these samples";
   return Error(ErrorCode::NonFiniteValue, text);

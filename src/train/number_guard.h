@@ -1,5 +1,6 @@
-// What happens when a loss or gradient stops being finite: the update has been refused on the device; this finds parameter and
-// micro-batch by running the step again on the unchanged weights, writes the batches beside the run, and makes the error.
+// What happens when a loss or gradient stops being finite: the device has refused the update and every one after it, and the host learns
+// of it when the next step has been launched; this finds parameter and micro-batch by running the failed step again on the unchanged
+// weights, writes its batches beside the run, and makes the error.
 // Also the injection of a NaN that tests use.
 #pragma once
 
@@ -23,13 +24,14 @@ NanInjection parse_nan_injection(const std::string& text);
 
 class NumberGuard {
  public:
-  static constexpr std::size_t kRing = 2;  // steps whose batches are kept: the one that fails and the one before it
+  // Steps whose batches are kept: the one that fails, the one before it, and the one that was launched before the failure was read.
+  static constexpr std::size_t kRing = 3;
 
   explicit NumberGuard(NanInjection injection = {}) : injection_(std::move(injection)) {}
   // To be called with every step's batches before it runs. Returns what step.h calls after each micro-batch.
   MicroBatchHook begin_step(Session& session, std::int64_t step, const std::vector<HostBatch>& batches);
-  // After a step whose result is not finite. `run`: folder for the batches, "" for none. The error is ErrorCode::NonFiniteValue.
-  Error explain(Session& session, const StepResult& result, const std::string& run);
+  // After a `step` whose result is not finite. `run`: folder for the batches, "" for none. The error is ErrorCode::NonFiniteValue.
+  Error explain(Session& session, std::int64_t step, const StepResult& result, const std::string& run);
 
  private:
   struct Kept {
@@ -37,7 +39,8 @@ class NumberGuard {
     std::vector<HostBatch> batches;
   };
   MicroBatchHook hook(Session& session, std::int64_t step) const;
-  std::string dump(const std::string& run) const;
+  std::string dump(const std::string& run, std::int64_t step) const;
+  const Kept& kept(std::int64_t step) const;
   NanInjection injection_;
   std::deque<Kept> ring_;
 };

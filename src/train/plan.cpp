@@ -4,7 +4,10 @@
 #include <nlohmann/json.hpp>
 
 #include "src/base/human.h"
+#include "src/autograd/offload_manager.h"
 #include "src/model/flops.h"
+#include "src/train/activation_offload.h"
+#include "src/train/capacity.h"
 #include "src/train/step.h"
 
 namespace deltron {
@@ -21,8 +24,10 @@ HostBatch planned_batch(const RunConfig& config) {
 }
 
 Plan make_plan(const RunConfig& config) {
+  require_plannable(config);
   Plan plan;
   plan.config = config;
+  plan.machine = machine_memory();
   Session session = make_session(config, true, DeviceKind::Meta);
   for (const LogicalTensor& logical : session.model->parameters().logical()) {
     plan.parameters.push_back({logical.name, logical.shape, shape_count(logical.shape)});
@@ -30,16 +35,26 @@ Plan make_plan(const RunConfig& config) {
   plan.parameter_count = session.model->parameters().count();
   const std::int64_t micro_batches = config.training.global_batch_size / config.training.micro_batch_size;
   const HostBatch batch = planned_batch(config);
+  // Micro-batches reuse each other's memory: one more than the first tells all.
+  const std::vector<HostBatch> batches(static_cast<std::size_t>(std::min<std::int64_t>(micro_batches, 2)), batch);
+  OffloadManager& offload = session.ctx->slot<OffloadManager>();
+  const bool offloads = config.offload.fine_grained_activation_offloading;
+  if (offloads) {  // the first iteration decides what moves, and is a part of every run
+    train_step(session, batches, 1e-3);
+    plan.offload = offload_by_module(offload.table());
+    plan.offload_text = offload_report(session);
+  }
   {  // what a forward pass leaves for its backward, by layer and region
     const DeviceBatch device = upload(*session.ctx, batch);
+    offload.begin_micro_batch(*session.ctx);
     const Tensor loss = session.model->loss(*session.ctx, device.ids, device.labels, device.layout, {.training = true, .recompute = make_recompute_plan(config.recompute)}, 1.0);
     plan.activations = session.ctx->memory()->activations_by_scope();
   }
-  session.ctx->memory()->reset_peak();
-  // Micro-batches reuse each other's memory: one more than the first tells all.
-  const std::vector<HostBatch> batches(static_cast<std::size_t>(std::min<std::int64_t>(micro_batches, 2)), batch);
+  offload.reset(*session.ctx);
+  if (!offloads) session.ctx->memory()->reset_peak();
   train_step(session, batches, 1e-3);
   plan.memory = session.ctx->memory()->stats();
+  plan.host_memory = session.ctx->host_memory()->stats();
   plan.saved_for_backward = plan.memory.peak_saved;
   plan.tokens_per_step = config.training.global_batch_size * config.training.seq_length;
   plan.flops_per_token = training_flops_per_token(config.model).total() +
@@ -59,10 +74,13 @@ std::string to_text(const Plan& plan) {
           human_count(plan.flops_per_token * static_cast<double>(plan.tokens_per_step)) + " FLOPs (" + human_count(plan.flops_per_token) +
           " a token, forward and backward)\n";
   text += "memory      " + bytes(plan.memory.peak) + " at its peak (" + device_name(plan.config.training.device) + ", one rank):\n";
-  const double limit = plan.config.training.memory_limit_gib * 1024.0 * 1024.0 * 1024.0;
-  if (limit > 0) {
-    text += std::string("  limit             ") + bytes(static_cast<std::int64_t>(limit)) +
-            (static_cast<double>(plan.memory.peak) > limit ? ": does not fit\n" : ": fits\n");
+  const std::int64_t limit = memory_limit_bytes(plan.config);
+  if (limit > 0) text += "  limit             " + bytes(limit) + (plan.memory.peak > limit ? ": does not fit\n" : ": fits\n");
+  if (limit == 0 && plan.machine.total > 0 && plan.config.training.device != DeviceKind::Cuda) {
+    const char* verdict = plan.machine_peak() > plan.machine.total       ? ": does not fit\n"
+                          : plan.machine_peak() > plan.machine.available ? ": more than is free now\n"
+                                                                         : ": fits\n";
+    text += "  this machine      " + bytes(plan.machine.total) + ", " + bytes(plan.machine.available) + " of it free" + verdict;
   }
   for (int tag = 0; tag < kMemoryTags; ++tag) {
     const std::int64_t value = plan.memory.by_tag_at_peak[static_cast<std::size_t>(tag)];
@@ -71,6 +89,9 @@ std::string to_text(const Plan& plan) {
       name.resize(18, ' ');
       text += "  " + name + bytes(value) + "\n";
     }
+  }
+  if (!plan.offload_text.empty()) {
+    text += "host memory " + bytes(plan.host_memory.peak) + " for offloaded activations\n" + plan.offload_text;
   }
   text += "saved for backward  " + bytes(plan.saved_for_backward) + ", by layer and region:\n";
   for (const ScopeBytes& row : plan.activations) {
@@ -87,7 +108,15 @@ std::string to_json(const Plan& plan) {
   json["tokens_per_step"] = plan.tokens_per_step;
   json["flops_per_token"] = plan.flops_per_token;
   json["peak_bytes"] = plan.memory.peak;
+  json["machine_bytes"] = plan.machine.total;
+  json["machine_free_bytes"] = plan.machine.available;
   json["saved_for_backward_bytes"] = plan.saved_for_backward;
+  if (!plan.offload.empty()) json["host_peak_bytes"] = plan.host_memory.peak;
+  for (const OffloadModuleTotals& module : plan.offload) {
+    json["offload"].push_back({{"module", module.name}, {"groups", module.groups}, {"bytes", module.bytes}, {"groups_offloaded", module.moved},
+                               {"bytes_offloaded", module.bytes_moved}, {"groups_kept_at_once", module.kept_at_once},
+                               {"groups_kept_fraction", module.kept_fraction}});
+  }
   for (int tag = 0; tag < kMemoryTags; ++tag) {
     json["peak_by_tag"][memory_tag_name(static_cast<MemoryTag>(tag))] = plan.memory.by_tag_at_peak[static_cast<std::size_t>(tag)];
   }

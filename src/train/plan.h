@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "src/autograd/offload_policy.h"
+#include "src/base/memory_info.h"
 #include "src/train/session.h"
 
 namespace deltron {
@@ -25,8 +27,15 @@ struct Plan {
   double flops_per_token = 0;           // forward and backward, at the training length
   std::int64_t tokens_per_step = 0;
   std::vector<ScopeBytes> activations;  // by layer and region, at the end of a micro-batch's forward
+  MemoryStats host_memory;              // of offloaded activations
+  std::vector<OffloadModuleTotals> offload;  // by module, of an iteration
+  std::string offload_text;             // the same as a table; empty without offload
+  MachineMemory machine;                // what this machine has, whatever the training is planned for
+  // What a training on the CPU takes of it: there the device and the host pool are one memory.
+  std::int64_t machine_peak() const { return memory.peak + host_memory.peak; }
 };
 
+// Polls for stop requests; refuses sizes beyond any machine (capacity.h).
 // Documents of a planned micro-batch fill the sequence length (no shorter ones: the case that needs most).
 Plan make_plan(const RunConfig& config);
 std::string to_text(const Plan& plan);

@@ -6,10 +6,13 @@
 #include <chrono>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
+#include <system_error>
 
 #include <fcntl.h>
 #include <nlohmann/json.hpp>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "src/base/cpu_info.h"
@@ -36,16 +39,36 @@ void refuse_foreign_folder(const std::string& run) {
   }
 }
 
+[[noreturn]] void refuse_writing(const std::string& path, int number) {
+  throw Error(ErrorCode::RunFolderNotWritable, ErrorText{"the run folder cannot be written", "checkpoint.save", path + ": " + std::strerror(number),
+                                                         "a run writes its configuration, metrics, log and checkpoints there",
+                                                         "choose another checkpoint.save, or mend path, permissions or free space"});
+}
+
 }  // namespace
+
+void require_writable(const std::string& run) {
+  std::string standing = run;  // the part of the path that exists
+  struct stat info{};
+  while (stat(standing.c_str(), &info) != 0) {
+    if (errno != ENOENT || parent_folder(standing) == standing) refuse_writing(standing, errno);
+    standing = parent_folder(standing);
+  }
+  if (!S_ISDIR(info.st_mode)) refuse_writing(standing, ENOTDIR);
+  // Access rights do not tell of read-only and full file systems: a folder is made and taken away.
+  std::string probe = join_path(standing, ".deltron_probe.XXXXXX");
+  if (mkdtemp(probe.data()) == nullptr) refuse_writing(standing, errno);
+  rmdir(probe.c_str());
+}
 
 RunLock::RunLock(const std::string& run) {
   if (directory_exists(run) && !is_run_folder(run)) refuse_foreign_folder(run);
-  make_directories(run);
+  std::error_code failure;
+  std::filesystem::create_directories(run, failure);
+  if (failure && !directory_exists(run)) refuse_writing(run, failure.value());
   const std::string path = join_path(run, kLockFile);
   descriptor_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) {
-    throw Error(ErrorCode::ResourceUnavailable, ErrorText{"cannot be created", path, std::strerror(errno), "", "check the path and its permissions"});
-  }
+  if (descriptor_ < 0) refuse_writing(path, errno);
   if (flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
     close(descriptor_);
     throw Error(ErrorCode::RunFolderTaken, ErrorText{"another process trains in this folder", run, "", "one training a run folder",
@@ -66,6 +89,8 @@ std::vector<std::string> config_differences(const RunConfig& before, const RunCo
   return lines;
 }
 
+std::string changed_config_file(std::int64_t resumed_step) { return "config.step_" + std::to_string(resumed_step) + ".yaml"; }
+
 std::vector<std::string> open_run_folder(const std::string& run, const RunConfig& config, std::int64_t resumed_step) {
   make_directories(run);
   const std::string path = join_path(run, kResolvedConfigFile);
@@ -79,7 +104,7 @@ std::vector<std::string> open_run_folder(const std::string& run, const RunConfig
   }
   const std::vector<std::string> changed = config_differences(read_run_config(run), config);
   if (!changed.empty()) {
-    write_file_atomically(join_path(run, "config.step_" + std::to_string(resumed_step) + ".yaml"), to_yaml(config));
+    write_file_atomically(join_path(run, changed_config_file(resumed_step)), to_yaml(config));
   }
   return changed;
 }

@@ -25,11 +25,15 @@ class RunLock {
   int descriptor_ = -1;
 };
 
+// Throws RunFolderNotWritable unless the folder can be made, or written to where it exists. Leaves nothing behind.
+void require_writable(const std::string& run);
 // Is there a run in this folder already?
 bool is_run_folder(const std::string& run);
 // Makes the folder, or checks that it is this run's: writes config.yaml once; a later start with other values writes
 // config.step_N.yaml beside it and returns the changed keys as text lines.
 std::vector<std::string> open_run_folder(const std::string& run, const RunConfig& config, std::int64_t resumed_step);
+// Name of the file that open_run_folder wrote if it returned changes; kResolvedConfigFile is that of the beginning.
+std::string changed_config_file(std::int64_t resumed_step);
 // Appends the command line and what it ran on (version, git hash, processor, instruction set, threads).
 void record_command(const std::string& run, const std::vector<std::string>& arguments, int threads);
 // The resolved configuration of a run.

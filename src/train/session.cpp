@@ -1,6 +1,9 @@
 // See session.h.
 #include "src/train/session.h"
 
+#include "src/train/activation_offload.h"
+#include "src/train/capacity.h"
+
 namespace deltron {
 
 ContextOptions context_options(const RunConfig& config) {
@@ -44,12 +47,13 @@ Session make_session(const RunConfig& config, bool trainable, DeviceKind device)
   options.planned_device = options.device == DeviceKind::Meta ? DeviceKind::Cpu : options.device;
   options.device = device;
   // A plan counts past the limit, so that it can tell by how much.
-  if (device != DeviceKind::Meta) options.memory_capacity = static_cast<std::int64_t>(config.training.memory_limit_gib * 1024.0 * 1024.0 * 1024.0);
+  if (device != DeviceKind::Meta) options.memory_capacity = memory_limit_bytes(config);
   session.ctx = std::make_unique<Context>(options);
   const auto seed = static_cast<std::uint64_t>(config.training.seed);
   session.model = std::make_unique<HybridLanguageModel>(*session.ctx, config.model, model_dtype(config), trainable, seed);
   session.model->parameters().initialise(*session.ctx, seed);
   if (!trainable) return session;
+  configure_offload(session);
   std::vector<OptimizedParameter> parameters;
   for (const ParameterPtr& parameter : session.model->parameters().all()) {
     parameters.push_back({parameter->spec.name, parameter->value.detached(), parameter->main_gradient, parameter->spec.weight_decay});

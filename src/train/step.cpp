@@ -1,15 +1,16 @@
 // See step.h.
 #include "src/train/step.h"
 
-#include <cmath>
-
 #include "src/autograd/engine.h"
+#include "src/autograd/offload_manager.h"
 #include "src/model/flops.h"
+#include "src/tensor/ops.h"
 
 namespace deltron {
+namespace {
 
-StepResult forward_backward(Session& session, const std::vector<HostBatch>& micro_batches, const MicroBatchHook& hook, std::int64_t only) {
-  Context& ctx = *session.ctx;
+// What the host knows of a step without running it.
+StepResult counts_of(const Session& session, const std::vector<HostBatch>& micro_batches) {
   StepResult result;
   for (const HostBatch& batch : micro_batches) {
     result.tokens += batch.num_tokens();
@@ -18,33 +19,75 @@ StepResult forward_backward(Session& session, const std::vector<HostBatch>& micr
     for (std::size_t n = 0; n + 1 < batch.cu_seqlens.size(); ++n) lengths.push_back(batch.cu_seqlens[n + 1] - batch.cu_seqlens[n]);
     result.attention_flops += attention_core_flops(session.config.model, lengths);
   }
+  return result;
+}
+
+// Gradients into the main gradients; the loss F64 [1] stays on the device, summed over the micro-batches in their order.
+Tensor accumulate_gradients(Session& session, const std::vector<HostBatch>& micro_batches, std::int64_t valid_tokens, const MicroBatchHook& hook,
+                            std::int64_t only) {
+  Context& ctx = *session.ctx;
+  OffloadManager& offload = ctx.slot<OffloadManager>();
+  const Tensor sum = Tensor::zeros(ctx, {1}, DType::F64, "loss of the step", MemoryTag::Workspace);
   // A batch without a single valid token is legal: its loss and gradients are zero.
-  const double scale = result.valid_tokens > 0 ? 1.0 / static_cast<double>(result.valid_tokens) : 0.0;
+  const double scale = valid_tokens > 0 ? 1.0 / static_cast<double>(valid_tokens) : 0.0;
   const ForwardMode mode{.training = true, .without_linear_mixers = false, .recompute = make_recompute_plan(session.config.recompute)};
   for (std::int64_t m = 0; m < static_cast<std::int64_t>(micro_batches.size()); ++m) {
     if (only >= 0 && m != only) continue;
     const HostBatch& batch = micro_batches[static_cast<std::size_t>(m)];
     const DeviceBatch device = upload(ctx, batch);
+    offload.begin_micro_batch(ctx);
     const Tensor loss = session.model->loss(ctx, device.ids, device.labels, device.layout, mode, scale);
     const Tensor seed = make_tensor(ctx, {1}, DType::F64, {1.0}, "loss seed");
     backward(ctx, {loss}, {seed});
     if (hook) hook(m);
-    if (!ctx.is_meta()) result.loss += to_doubles(ctx, loss)[0];
+    accumulate(ctx, loss.detached(), sum);
   }
+  offload.reset(ctx);
+  return sum;
+}
+
+}  // namespace
+
+LaunchedStep::~LaunchedStep() {
+  if (landing_) landed_.wait();
+}
+
+StepResult LaunchedStep::read() const {
+  landed_.wait();
+  StepResult result = known_;
+  result.loss = landing_->loss;
+  result.gradient_norm = landing_->norm.norm;
+  result.nonfinite = landing_->norm.nonfinite != 0;
+  result.parameter_norms = norms_->norms(landing_->norm);
   return result;
 }
 
-StepResult train_step(Session& session, const std::vector<HostBatch>& micro_batches, double lr, const MicroBatchHook& hook) {
+LaunchedStep launch_step(Session& session, const std::vector<HostBatch>& micro_batches, double lr, const MicroBatchHook& hook) {
   Context& ctx = *session.ctx;
+  Optimizer& optimizer = *session.optimizer;
+  LaunchedStep step;
+  step.known_ = counts_of(session, micro_batches);
+  auto landing = std::make_unique<LaunchedStep::Landing>();
+  step.norms_ = &optimizer.norm();
+  step.updates_before_ = optimizer.updates();
   session.model->parameters().zero_main_gradients(ctx);
-  StepResult result = forward_backward(session, micro_batches, hook);
-  if (std::isfinite(result.loss)) {
-    session.optimizer->step(ctx, lr);
-  } else {
-    session.optimizer->measure(ctx);  // no update from a loss that is not finite, whatever its gradients are
-  }
-  result.gradient_norm = session.optimizer->gradient_norm(ctx);
-  result.nonfinite = session.optimizer->nonfinite(ctx) || !std::isfinite(result.loss);
+  const Tensor loss = accumulate_gradients(session, micro_batches, step.known_.valid_tokens, hook, -1);
+  optimizer.watch(ctx, loss);
+  optimizer.step(ctx, lr);
+  copy_to_host_later(ctx, loss, &landing->loss);
+  step.landed_ = optimizer.norm().read_later(ctx, landing->norm);
+  step.landing_ = std::move(landing);
+  return step;
+}
+
+StepResult train_step(Session& session, const std::vector<HostBatch>& micro_batches, double lr, const MicroBatchHook& hook) {
+  return launch_step(session, micro_batches, lr, hook).read();
+}
+
+StepResult forward_backward(Session& session, const std::vector<HostBatch>& micro_batches, const MicroBatchHook& hook, std::int64_t only) {
+  StepResult result = counts_of(session, micro_batches);
+  const Tensor loss = accumulate_gradients(session, micro_batches, result.valid_tokens, hook, only);
+  if (!session.ctx->is_meta()) copy_to_host(*session.ctx, loss, &result.loss);
   return result;
 }
 

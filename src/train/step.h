@@ -1,7 +1,9 @@
-// One training step: micro-batches forward and backward into the main gradients, then one update.
+// One training step: micro-batches forward and backward into the main gradients, then one update. Launching a step and reading what
+// became of it are two calls, so that the host can launch the next step first and no device has to wait for it.
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "src/train/session.h"
@@ -11,16 +13,44 @@ namespace deltron {
 struct StepResult {
   double loss = 0;            // mean over the valid tokens of the global batch
   double gradient_norm = 0;
-  bool nonfinite = false;
+  bool nonfinite = false;     // this step or one before it: the flag on the device is sticky
   std::int64_t tokens = 0;
   std::int64_t valid_tokens = 0;
   double attention_flops = 0;  // of the softmax cores at these document lengths
+  std::vector<double> parameter_norms = {};  // of the gradients before clipping, in the optimizer's order
 };
 
 // Called with the number of a micro-batch after its backward.
 using MicroBatchHook = std::function<void(std::int64_t)>;
 
-// The whole global batch as micro-batches. The loss and the gradients are normalised by the valid tokens of all of them together.
+// A step that the device was given; its numbers are on their way to the host.
+class LaunchedStep {
+ public:
+  LaunchedStep() = default;
+  ~LaunchedStep();  // waits: the device writes into it
+  LaunchedStep(LaunchedStep&&) = default;
+  LaunchedStep& operator=(LaunchedStep&&) = delete;
+  // Waits for the step, not for what was launched after it.
+  StepResult read() const;
+  std::int64_t updates_before() const { return updates_before_; }  // the optimizer's count, to go back to if the step is refused
+
+ private:
+  friend LaunchedStep launch_step(Session& session, const std::vector<HostBatch>& micro_batches, double lr, const MicroBatchHook& hook);
+  struct Landing {
+    double loss = 0;
+    GradientNorm::Reading norm;
+  };
+  StepResult known_;                   // what the host knew before
+  std::unique_ptr<Landing> landing_;   // written by the device
+  const GradientNorm* norms_ = nullptr;
+  Event landed_;
+  std::int64_t updates_before_ = 0;
+};
+
+// The whole global batch as micro-batches. The loss and the gradients are normalised by the valid tokens of all of them together. A loss or
+// a gradient that is not finite raises a sticky flag on the device: this update and all later ones change nothing.
+LaunchedStep launch_step(Session& session, const std::vector<HostBatch>& micro_batches, double lr, const MicroBatchHook& hook = {});
+// Launched and read at once.
 StepResult train_step(Session& session, const std::vector<HostBatch>& micro_batches, double lr, const MicroBatchHook& hook = {});
 // Forward and backward only: gradients stay in the main gradients (added to what is there). `only`: runs this one micro-batch alone,
 // normalised as in the whole step.

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <deque>
 #include <optional>
+#include <sstream>
 
 #include "src/base/human.h"
 #include "src/base/log.h"
@@ -12,14 +13,18 @@
 #include "src/base/terminal.h"
 #include "src/checkpoint/catalog.h"
 #include "src/checkpoint/resume.h"
+#include "src/config/schema.h"
 #include "src/model/flops.h"
 #include "src/optim/schedule.h"
+#include "src/train/activation_offload.h"
+#include "src/train/capacity.h"
 #include "src/train/layer_norms.h"
 #include "src/train/loss_window.h"
 #include "src/train/memory_advice.h"
 #include "src/train/metrics.h"
 #include "src/train/reporter.h"
 #include "src/train/run_folder.h"
+#include "src/train/starting_point.h"
 #include "src/train/tensorboard.h"
 
 namespace deltron {
@@ -48,26 +53,34 @@ class Loop {
     } catch (const StopRequested& stop) {
       outcome_.stopped = true;
       outcome_.reason = stop.what();
+      settle(progress_.step + 1);
     }
     if (!run_.empty() && saved_step_ != progress_.step) save();
     write_end();
     outcome_.progress = progress_;
     outcome_.memory = session_.ctx->memory()->stats();
+    outcome_.host_memory = session_.ctx->host_memory()->stats();
     return outcome_;
   }
 
  private:
   void start_up() {
+    check_request();
     const bool continues = !run_.empty() && is_run_folder(run_);
     if (continues) fix_iterations_from(read_run_config(run_));
     if (options_.minutes > 0 && !continues) measure_iterations();
     if (!run_.empty()) lock_.emplace(run_);
     std::optional<CheckpointSummary> resumed = find_checkpoint(continues);
     poll_stop("start-up");
+    require_room(config_);
     Phase model_phase("model");
     session_ = make_session(config_, true, config_.training.device);
     model_phase.done(thousands(session_.model->parameters().count()) + " parameters, " + std::to_string(session_.ctx->pool().threads()) +
                      " threads, " + instruction_set());
+    if (session_.ctx->pool().threads() > available_cores()) {
+      log_warning("training.threads " + std::to_string(session_.ctx->pool().threads()) + " exceeds the " + std::to_string(available_cores()) +
+                  " processors that this process may use: the bits of so many threads, but slower than with fewer");
+    }
     poll_stop("start-up");
     session_.data_content = data_content(config_);
     if (resumed) load(*resumed);
@@ -78,21 +91,66 @@ class Loop {
     data_phase.done(loader_->source().describe());
     poll_stop("start-up");
     note_source(loader_->source().num_samples());
+    check_what_is_left();
     report_differences();
     Phase ceiling_phase("ceiling");
     ceiling_ = measure_matmul_ceiling(*session_.ctx);
     ceiling_phase.done(human_count(ceiling_) + " FLOP/s matrix products, the base of MFU");
     if (!run_.empty()) {
-      for (const std::string& change : open_run_folder(run_, config_, progress_.step)) log_info("changed since the run began: " + change);
+      const std::vector<std::string> changes = open_run_folder(run_, config_, progress_.step);
+      for (const std::string& change : changes) log_info("changed since the run began: " + change);
+      outcome_.config_file = join_path(run_, changes.empty() ? kResolvedConfigFile : changed_config_file(progress_.step));
       record_command(run_, options_.command, session_.ctx->pool().threads());
       set_log_file(join_path(run_, "log.txt"));
       metrics_.emplace(join_path(run_, kMetricsFile));
       metrics_->write({{"event", "start"}, {"step", progress_.step}, {"consumed_samples", progress_.consumed_samples},
                        {"train_iters", config_.training.train_iters}, {"parameters", session_.model->parameters().count()},
                        {"threads", session_.ctx->pool().threads()}, {"instruction_set", instruction_set()},
-                       {"seed", config_.training.seed}});
+                       {"seed", config_.training.seed}, {"loaded", loaded_from_}});
       if (config_.logging.tensorboard) events_.emplace(join_path(run_, kTensorboardFolder), progress_.step);
     }
+  }
+
+  // What can be refused before anything is read or built.
+  void check_request() const {
+    if (options_.weights_only && options_.load.empty()) {
+      throw Error(ErrorCode::UsageError, ErrorText{"--weights-only has no weights to take", "deltron train", "", "it says what to take of --load DIR",
+                                                   "name the run or step folder with --load, and a new folder with checkpoint.save"});
+    }
+    ResumeRequest request;
+    if (!options_.load.empty() && resume_request(config_.checkpoint.resume, request) && request.kind == ResumeRequest::Kind::Step) {
+      throw Error(ErrorCode::UsageError, ErrorText{"--load and --resume STEP exclude each other", "deltron train", "resume " + config_.checkpoint.resume,
+                                                   "--load begins a run, --resume STEP goes on with its own step", "load a step folder: --load RUN/checkpoints/step_NNNNNNNN"});
+    }
+    if (!run_.empty()) require_writable(run_);
+  }
+
+  // A start that has nothing to do must not look like one that did what was asked for.
+  void check_what_is_left() const {
+    const std::int64_t total = config_.training.train_iters, injected = options_.inject_nan.step;
+    if (progress_.step > total) {
+      throw Error(ErrorCode::ConfigInconsistent,
+                  ErrorText{"training.train_iters lies before the step that the run has reached", "training.train_iters",
+                            std::to_string(total) + ", resumed at step " + std::to_string(progress_.step), "a run never goes back",
+                            "raise it, leave it as it was, or go on from an earlier step: --resume STEP"});
+    }
+    if (injected > 0 && (injected <= progress_.step || injected > total)) {
+      throw Error(ErrorCode::UsageError, ErrorText{"this start does not run the step", "--inject-nan", "step " + std::to_string(injected),
+                                                   "steps " + std::to_string(progress_.step + 1) + " to " + std::to_string(total), "name one of them"});
+    }
+    if (progress_.step < total || loaded_from_ != "") return;
+    std::vector<std::string> changed;
+    for (const Field& field : config_fields()) {
+      for (const std::string& difference : outcome_.differences) {
+        if (difference.rfind(field.name() + ": ", 0) == 0) changed.push_back(difference);
+      }
+    }
+    if (changed.empty()) return;
+    std::string values;
+    for (const std::string& change : changed) values += (values.empty() ? "" : "; ") + change;
+    throw Error(ErrorCode::ConfigNoEffect, ErrorText{"changed keys have no effect: nothing is left to train", run_, values,
+                                                     "step " + std::to_string(total) + " of " + std::to_string(total) + " is done",
+                                                     "raise training.train_iters, resume an earlier step, or begin a new run with --load"});
   }
 
   // A run keeps the number of steps that it began with, unless the user asks for another one.
@@ -129,7 +187,7 @@ class Loop {
   }
 
   std::optional<CheckpointSummary> find_checkpoint(bool continues) {
-    if (run_.empty()) return std::nullopt;
+    if (run_.empty()) return starting_point();
     if (directory_exists(checkpoints_folder(run_))) {
       for (const std::string& line : clean_stale(run_)) log_info(line);
     }
@@ -140,19 +198,34 @@ class Loop {
     }
     const ResumeChoice choice = resolve_resume(run_, config_.checkpoint.resume);
     for (const std::string& note : choice.notes) log_warning(note);
+    if (!choice.checkpoint) return starting_point();
+    if (!options_.load.empty()) log_info("the run goes on from its own step " + std::to_string(choice.checkpoint->step) + ": --load was for its beginning");
     return choice.checkpoint;
+  }
+
+  std::optional<CheckpointSummary> starting_point() {
+    if (options_.load.empty()) return std::nullopt;
+    const CheckpointSummary found = find_starting_point(options_.load);
+    if (!run_.empty() && belongs_to(found.path, run_)) {
+      throw Error(ErrorCode::UsageError, ErrorText{"a run is not loaded into itself", "--load", options_.load, "--load begins a run from another one",
+                                                   "choose another checkpoint.save, or --resume STEP"});
+    }
+    loaded_from_ = found.path;
+    return found;
   }
 
   void load(const CheckpointSummary& checkpoint) {
     Phase phase("resume");
-    const CheckpointReader reader(checkpoint.path, false);  // resolve_resume has verified it
-    const LoadedRun loaded = load_or_mark(reader);
+    const CheckpointReader reader(checkpoint.path, false);  // verified when it was chosen
+    const bool weights_only = options_.weights_only && !loaded_from_.empty();
+    const LoadedRun loaded = load_or_mark(reader, weights_only);
     progress_ = loaded.progress;
     losses_.restore(progress_.recent_losses);
-    saved_step_ = options_.weights_only ? -1 : progress_.step;
-    phase.done(options_.weights_only ? "weights of step " + std::to_string(checkpoint.step)
-                                     : "step " + std::to_string(progress_.step) + ", data cursor " + thousands(progress_.consumed_samples) +
-                                           " samples, hashes verified");
+    saved_step_ = loaded_from_.empty() ? progress_.step : -1;
+    const std::string of = loaded_from_.empty() ? "" : " of " + loaded_from_;
+    phase.done(weights_only ? "weights of step " + std::to_string(checkpoint.step) + of
+                            : "step " + std::to_string(progress_.step) + ", data cursor " + thousands(progress_.consumed_samples) +
+                                  " samples, hashes verified" + of);
     outcome_.differences = loaded.differences;
   }
 
@@ -172,12 +245,12 @@ class Loop {
   }
 
   // A checkpoint that verifies but cannot be read is not tried for ever: it is marked. One that belongs to another model is sound.
-  LoadedRun load_or_mark(const CheckpointReader& reader) {
+  LoadedRun load_or_mark(const CheckpointReader& reader, bool weights_only) {
     try {
-      return load_run(session_, reader, options_.weights_only);
+      return load_run(session_, reader, weights_only);
     } catch (const Error& error) {
       const bool other_model = error.code() == ErrorCode::CheckpointTensorNames || error.code() == ErrorCode::TensorShapeMismatch;
-      if (error.exit_code() == ExitCode::Checkpoint && !other_model) {
+      if (error.exit_code() == ExitCode::Checkpoint && !other_model && loaded_from_.empty()) {
         mark_failed(run_, reader.step(), error.text().what);
         log_warning("step " + std::to_string(reader.step()) + " is marked: --resume auto passes it over from now on");
       }
@@ -185,35 +258,51 @@ class Loop {
     }
   }
 
+  // The host runs one step ahead: a step's numbers are read when the next one has been launched, or where the run pauses (evaluation,
+  // save, end). progress_ counts what was read and found finite.
   void steps() {
     const std::int64_t total = config_.training.train_iters;
-    while (progress_.step < total) {
+    while (progress_.step + (ahead_ ? 1 : 0) < total) {
       poll_stop("training");
       const auto start = Clock::now();
-      const std::vector<HostBatch> batches = global_batch(*loader_, config_, progress_.consumed_samples);
-      const double lr = learning_rate(config_.optimizer, decay_iters(config_), progress_.step);
-      const StepResult result = train_step(session_, batches, lr, guard_.begin_step(session_, progress_.step + 1, batches));
-      if (result.nonfinite) refuse(result);
-      if (outcome_.losses.empty()) check_wiring();
-      progress_.step++;
-      progress_.consumed_samples += config_.training.global_batch_size;
-      outcome_.losses.push_back(result.loss);
-      outcome_.final_loss = result.loss;
-      watch_loss(result.loss);
-      report(result, lr, seconds_since(start));
-      const bool last = progress_.step == total;
-      const std::int64_t eval_interval = config_.training.eval_interval;
-      if (eval_interval > 0 && (progress_.step % eval_interval == 0 || last)) run_evaluation();
-      const std::int64_t save_interval = config_.checkpoint.save_interval;
-      if (!run_.empty() && save_interval > 0 && progress_.step % save_interval == 0 && !last) save();
-      if (!last) exit_if_due();
+      const std::int64_t step = progress_.step + (ahead_ ? 2 : 1);
+      const std::int64_t cursor = progress_.consumed_samples + (step - progress_.step - 1) * config_.training.global_batch_size;
+      const std::vector<HostBatch> batches = global_batch(*loader_, config_, cursor);
+      const double lr = learning_rate(config_.optimizer, decay_iters(config_), step - 1);
+      LaunchedStep launched = launch_step(session_, batches, lr, guard_.begin_step(session_, step, batches));
+      if (outcome_.losses.empty() && !ahead_) after_first_step();
+      settle(step);
+      ahead_.emplace(Ahead{std::move(launched), lr, 0});
+      ahead_->seconds = seconds_since(start);
+      const bool last = step == total, evaluates = is_due(step, config_.training.eval_interval) || (last && config_.training.eval_interval > 0);
+      const bool saves = !run_.empty() && is_due(step, config_.checkpoint.save_interval) && !last;
+      if (last || evaluates || saves || is_due(step, config_.training.exit_interval)) settle(step);
+      if (evaluates) run_evaluation();
+      if (saves) save();
+      if (!last) exit_if_due(step);
     }
   }
 
-  void exit_if_due() const {
+  static bool is_due(std::int64_t step, std::int64_t interval) { return interval > 0 && step % interval == 0; }
+
+  // Reads the step that is ahead, if there is one. `launched`: the newest step that the device was given.
+  void settle(std::int64_t launched) {
+    if (!ahead_) return;
+    const StepResult result = ahead_->step.read();
+    if (result.nonfinite) refuse(result, launched);
+    progress_.step++;
+    progress_.consumed_samples += config_.training.global_batch_size;
+    outcome_.losses.push_back(result.loss);
+    outcome_.final_loss = result.loss;
+    watch_loss(result.loss);
+    report(result, ahead_->lr, ahead_->seconds);
+    ahead_.reset();
+  }
+
+  void exit_if_due(std::int64_t step) const {
     const TrainingConfig& training = config_.training;
-    if (training.exit_interval > 0 && progress_.step % training.exit_interval == 0) throw StopRequested("training.exit_interval");
-    if (training.exit_duration_in_mins > 0 && seconds_since(began_) >= 60.0 * static_cast<double>(training.exit_duration_in_mins)) {
+    if (is_due(step, training.exit_interval)) throw StopRequested("training.exit_interval");
+    if (training.exit_duration_in_mins > 0 && seconds_since(began_) >= 60.0 * training.exit_duration_in_mins) {
       throw StopRequested("training.exit_duration_in_mins");
     }
   }
@@ -230,22 +319,30 @@ class Loop {
     }
   }
 
+  void after_first_step() {
+    check_wiring();
+    require_offload_effect(session_);
+    std::istringstream report(offload_report(session_));
+    for (std::string line; std::getline(report, line);) log_info(line);
+  }
+
   void check_wiring() {
     const std::vector<std::string> names = untouched_parameters(*session_.model);
     DELTRON_CHECK(names.empty(), "parameter '", names.empty() ? "" : names.front(), "' received no gradient in the first step");
   }
 
-  [[noreturn]] void refuse(const StepResult& result) {
-    const Error error = guard_.explain(session_, result, run_);
+  // The device has left weights and moments as they were before the step that is ahead; the host's counts follow.
+  [[noreturn]] void refuse(const StepResult& result, std::int64_t launched) {
+    session_.optimizer->set_updates(ahead_->step.updates_before());
+    const Error error = guard_.explain(session_, progress_.step + 1, result, run_);
     if (metrics_) {
-      metrics_->write({{"event", "nonfinite"}, {"step", progress_.step + 1}, {"loss", result.loss}, {"grad_norm", result.gradient_norm},
+      metrics_->write({{"event", "nonfinite"}, {"step", progress_.step + 1}, {"launched", launched}, {"loss", result.loss}, {"grad_norm", result.gradient_norm},
                        {"message", error.what()}});
     }
     throw error;
   }
 
   void report(const StepResult& result, double lr, double seconds) {
-    tokens_ += result.tokens;
     recent_.push_back(seconds);
     if (recent_.size() > 50) recent_.pop_front();
     double mean = 0;
@@ -267,7 +364,7 @@ class Loop {
     const bool log_now = progress_.step % config_.logging.log_interval == 0 || progress_.step == line.total || outcome_.losses.size() == 1;
     if (log_now) {
       log_info(to_text(line));
-      record(line, flops / mean);
+      record(result, line, flops / mean);
     }
     if (stderr_style().is_tty) {
       const double share = static_cast<double>(line.step) / static_cast<double>(line.total);
@@ -278,9 +375,9 @@ class Loop {
   }
 
   // Into metrics.jsonl and TensorBoard, whose tags are Megatron's.
-  void record(const StepLine& line, double flops_per_second) {
+  void record(const StepResult& result, const StepLine& line, double flops_per_second) {
     std::vector<std::pair<std::string, double>> layers;
-    if (config_.logging.log_per_layer_grad_norm) layers = layer_gradient_norms(session_);
+    if (config_.logging.log_per_layer_grad_norm) layers = layer_gradient_norms(session_, result.parameter_norms);
     if (metrics_) {
       nlohmann::ordered_json entry = {{"event", "train"}, {"step", line.step}, {"samples", progress_.consumed_samples}, {"tokens", line.tokens},
                                       {"loss", line.loss}, {"grad_norm", line.gradient_norm}, {"lr", line.lr}, {"step_ms", line.step_ms},
@@ -346,12 +443,17 @@ class Loop {
   std::optional<MetricsFile> metrics_;
   std::optional<tensorboard::EventFile> events_;
   NumberGuard guard_;
+  struct Ahead {
+    LaunchedStep step;
+    double lr = 0, seconds = 0;
+  };
+  std::optional<Ahead> ahead_;  // launched, not read
   LossWindow losses_;
   const Clock::time_point began_ = Clock::now();
   TrainProgress progress_;
   TrainOutcome outcome_;
   std::int64_t saved_step_ = -1;
-  std::int64_t tokens_ = 0;
+  std::string loaded_from_;  // step folder of another run; "": none
   double ceiling_ = 0;
   std::deque<double> recent_;
 };
@@ -365,7 +467,8 @@ TrainOutcome train(RunConfig config, const TrainOptions& options) {
     return loop.run();
   } catch (const Error& error) {
     if (error.code() != ErrorCode::OutOfMemory) throw;
-    throw with_memory_advice(error, asked, memory_limit_bytes(asked));
+    const std::int64_t limit = memory_limit_bytes(asked);
+    throw with_memory_advice(error, asked, limit > 0 ? limit : machine_memory().total);
   }
 }
 

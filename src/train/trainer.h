@@ -17,7 +17,10 @@ struct TrainOptions {
   std::vector<std::string> command;   // recorded in the run folder
   double minutes = 0;                 // > 0: measure the speed first and fix training.train_iters from it
   NanInjection inject_nan = {};       // tests
-  bool weights_only = false;          // load weights from the resumed checkpoint, start step and optimizer anew
+  // Another run, or one of its step folders, that a run without checkpoints of its own begins from; "": none. Once it has some, they are
+  // what it goes on from, so that the same command line starts and restarts it.
+  std::string load = {};
+  bool weights_only = false;          // of `load` the weights alone: step, data and optimizer start anew
 };
 
 struct TrainOutcome {
@@ -25,10 +28,12 @@ struct TrainOutcome {
   double final_loss = 0;
   bool stopped = false;               // by a signal or a limit; saved if there is a run folder
   std::string reason;
+  std::string config_file;            // of this start, in the run folder; "" without one
   std::vector<double> losses;         // of every step of this call
   std::vector<std::string> differences;  // why a resumed run cannot repeat the bits of an uninterrupted one
   std::vector<EvaluationResult> evaluation;  // the last one
   MemoryStats memory;
+  MemoryStats host_memory;            // of offloaded activations
 };
 
 // Trains by `config`. Throws Error for faults; a stop request ends with stopped = true after saving, or, before there is anything to

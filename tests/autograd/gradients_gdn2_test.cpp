@@ -179,7 +179,7 @@ TEST(Gdn2Rule, inputs_that_do_not_match_the_options_are_refused_each_in_its_own_
          i.v = tensor({6, 4, 5}, DType::BF16);
        },
        {"dtypes of q, k, v"}},
-      {[&](auto& i, auto&) { i.A_log = tensor({2}); }, {"A_log or dt_bias given"}},
+      {[&](auto& i, auto&) { i.A_log = tensor({2}); }, {"A_log is given"}},
       {[](auto&, auto& o) { o.allow_neg_eigval = true; }, {"allow_neg_eigval"}},
       {[&](auto&, auto& o) { raw(o); }, {"A_log is missing"}},
       {[&](auto& i, auto& o) {

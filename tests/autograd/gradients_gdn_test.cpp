@@ -196,7 +196,7 @@ TEST(GatedDeltaRule, every_input_fault_has_its_own_message) {
       {[&](auto& i, auto&) { i.decay = tensor({6, 2}); }, {"shape of decay", "[6,2]"}},
       {[&](auto& i, auto&) { i.beta = Tensor(); }, {"beta is missing"}},
       {[&](auto& i, auto&) { i.k = tensor({6, 2, 3}, DType::BF16); }, {"dtypes of q, k, v"}},
-      {[&](auto& i, auto&) { i.A_log = tensor({4}); }, {"A_log or dt_bias given"}},
+      {[&](auto& i, auto&) { i.A_log = tensor({4}); }, {"A_log is given"}},
       {[](auto&, auto& o) { o.allow_neg_eigval = true; }, {"allow_neg_eigval"}},
       {[&](auto&, auto& o) { o.gate_form = kernels::GateForm::Raw; }, {"A_log is missing"}},
       {[&](auto& i, auto& o) {

@@ -113,8 +113,6 @@ std::vector<Row> rows() {
       {"resume_is_well_formed", gdn({{"checkpoint.save", "r"}, {"checkpoint.resume", "-5"}}), contradiction, "checkpoint.resume", "('-5')"},
       {"dt_bias_init_needs_gdn", gdn({{"model.experimental_attention_variant", "gdn2"}, {"model.linear_dt_bias_init", "log_uniform"}}), no_effect,
        "model.linear_dt_bias_init", "gdn2 draws dt_bias"},
-      {"model_features_exist", gdn({{"model.gdn_pre_gated_delta_rule_fusion", "true"}}), not_yet, "model.gdn_pre_gated_delta_rule_fusion", "leave it at false"},
-      {"model_features_exist", gdn({{"model.gdn_gated_output_norm_fusion", "true"}}), not_yet, "model.gdn_gated_output_norm_fusion", "not available"},
   };
   const std::vector<Edit> linear_keys = {{"linear_attention_freq", "4"}, {"linear_num_key_heads", "2"}, {"linear_num_value_heads", "2"},
                                          {"linear_key_head_dim", "16"}, {"linear_value_head_dim", "16"}, {"linear_conv_kernel_dim", "3"},
@@ -132,8 +130,6 @@ std::vector<Row> rows() {
     all.push_back({"softmax_keys_need_a_softmax_layer", gdn({{name, edit.second}}), no_effect, name, "every layer is linear"});
   }
   const std::vector<Edit> run_features = {
-      {"offload.fine_grained_activation_offloading", "true"}, {"offload.offload_modules", "[gdn_qkv]"},
-      {"offload.min_offloaded_tensor_size", "5"}, {"offload.activation_offload_fraction", "0.5"}, {"offload.fine_grained_offloading_max_inflight_offloads", "0"},
       {"parallel.tensor_model_parallel_size", "2"},
       {"parallel.sequence_parallel", "true"}, {"parallel.context_parallel_size", "2"}, {"parallel.pipeline_model_parallel_size", "2"},
       {"training.device", "cuda"}, {"optimizer.use_distributed_optimizer", "true"}};
@@ -147,7 +143,7 @@ std::vector<Row> rows() {
 }
 
 const Rule* rule_named(const std::string& id) {
-  for (const std::vector<Rule>* table : {&model_rules(), &recompute_rules(), &offload_rules(), &parallel_rules(), &training_rules(), &data_rules(), &model_not_yet_rules(), &not_yet_rules()}) {
+  for (const std::vector<Rule>* table : {&model_rules(), &recompute_rules(), &offload_rules(), &parallel_rules(), &training_rules(), &data_rules(), &not_yet_rules()}) {
     for (const Rule& rule : *table) {
       if (rule.id == id) return &rule;
     }
@@ -205,6 +201,9 @@ TEST(Rules, legal_configurations_pass) {
       testing::edited(testing::gdn_base(), {{"optimizer.lr_decay_style", "WSD"}, {"optimizer.lr_warmup_iters", "30"}, {"optimizer.lr_wsd_decay_iters", "70"}}),
       testing::edited(testing::gdn_base(), {{"data.data_path", "[0.3, a, 0.7, b]"}, {"training.eval_interval", "5"}, {"training.eval_iters", "2"}}),
       testing::edited(testing::gdn_base(), {{"training.device", "meta"}, {"training.bf16", "true"}}),
+      testing::edited(testing::gdn_base(), {{"model.gdn_pre_gated_delta_rule_fusion", "true"}, {"model.gdn_gated_output_norm_fusion", "true"}}),
+      testing::edited(testing::hybrid_base(), {{"model.experimental_attention_variant", "gdn2"}, {"model.gdn_pre_gated_delta_rule_fusion", "true"},
+                                               {"recompute.recompute_granularity", "selective"}, {"recompute.recompute_modules", "[gdn_in_proj, gdn_norm_out]"}}),
   };
   for (const std::vector<Edit>& edits : legal) {
     const std::string yaml = testing::write_yaml(edits).yaml;

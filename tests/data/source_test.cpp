@@ -1,6 +1,8 @@
 // The loader as a pure function of the sample number, the source factory, blends end to end, and MQAR.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include <map>
 #include <set>
 
@@ -68,6 +70,67 @@ TEST(BatchLoader, batches_are_a_pure_function_of_the_sample_number) {
     EXPECT_EQ(four.token_offset[17], 1);
     EXPECT_EQ(four.num_tokens(), 64);
   }
+}
+
+// The side file says one thing, the tokens another: noticed where the token is read, by every kind of source.
+TEST(StaleMeta, a_token_outside_the_vocabulary_is_named_where_it_is_read) {
+  const ScratchFolder folder;
+  const std::string prefix = prepared(folder, "set", 50);
+  std::string bin = read_file(prefix + ".bin");
+  const std::int64_t bad = 37;  // of 16-bit ids
+  bin[2 * bad] = static_cast<char>(0x2c);
+  bin[2 * bad + 1] = 1;  // 300
+  write_plain(prefix + ".bin", bin);  // the index, and with it the side file, still fit
+  DataOptions options = options_for(prefix);
+  const IndexedDataset dataset(prefix);
+  std::int64_t document = 0, before = 0;
+  while (before + dataset.length(document) <= bad) before += dataset.length(document++);
+  const std::string place = "id 300 at token " + std::to_string(bad - before) + " of document " + std::to_string(document) + ", vocab_size 257";
+  const auto expect = [&](const std::function<void()>& read) {
+    expect_error(ErrorCode::TokenOutOfVocabulary, prefix + ".bin, token 37", read);
+    expect_error(ErrorCode::TokenOutOfVocabulary, place, read);
+    expect_error(ErrorCode::TokenOutOfVocabulary, "remove the .meta.json", read);
+  };
+  for (const char* packing : {"windows", "documents"}) {
+    options.packing = packing;
+    expect([&] {
+      const BatchLoader loader(make_sample_source(options, Split::Train, 60), 2);
+      for (std::int64_t k = 0; k < 60; k += 2) loader.batch(k);
+    });
+  }
+  expect([&] { make_evaluation_sources(options, Split::Train, 64); });
+  EXPECT_EQ(error_entry(ErrorCode::TokenOutOfVocabulary).exit_code, ExitCode::Data);
+  options.vocab_size = 301;  // large enough
+  const BatchLoader loader(make_sample_source(options, Split::Train, 60), 2);
+  for (std::int64_t k = 0; k < 60; k += 2) loader.batch(k);
+  // Without the side file the tokens are scanned, and the fault is found when the data are opened.
+  options.vocab_size = 257;
+  std::filesystem::remove(prefix + ".meta.json");
+  expect_error(ErrorCode::TokenOutOfVocabulary, "ids ", [&] { make_sample_source(options, Split::Train, 60); });
+}
+
+TEST(StaleMeta, wide_and_negative_ids_do_not_wrap_around) {
+  const ScratchFolder folder;
+  const std::string prefix = folder.file("wide");
+  build_dataset(prefix, {{1, 2, 3}}, 100000);  // int32
+  std::string bin = read_file(prefix + ".bin");
+  ASSERT_EQ(bin.size(), 12u);
+  bin.replace(4, 4, std::string(4, '\xff'));  // -1
+  write_plain(prefix + ".bin", bin);
+  IndexedDataset dataset(prefix);
+  EXPECT_EQ(dataset.token(0, 1), -1) << "unchecked";
+  dataset.set_vocabulary(257);
+  EXPECT_EQ(dataset.token(0, 2), 3);
+  expect_error(ErrorCode::TokenOutOfVocabulary, "id -1 at token 1 of document 0", [&] { dataset.token(0, 1); });
+  std::string idx = read_file(prefix + ".idx");
+  idx[17] = 5;  // int64: the same three sequences of ids, eight bytes each
+  write_plain(prefix + ".idx", idx);
+  std::string eight;
+  for (const std::int64_t id : {std::int64_t{1}, (std::int64_t{1} << 32) + 5, std::int64_t{3}}) eight.append(reinterpret_cast<const char*>(&id), 8);
+  write_plain(prefix + ".bin", eight);
+  IndexedDataset wide(prefix);
+  wide.set_vocabulary(257);
+  expect_error(ErrorCode::TokenOutOfVocabulary, "id 4294967301 at token 1", [&] { wide.read_all(0); });
 }
 
 TEST(BatchLoader, the_end_of_the_data_is_an_error_with_numbers) {

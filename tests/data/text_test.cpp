@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "src/base/signals.h"
+#include "src/config/run_config.h"
+#include "src/data/data_source.h"
 #include "src/data/inspect.h"
 #include "src/data/prepare.h"
 #include "src/data/tokenizer.h"
@@ -209,10 +211,47 @@ TEST(Prepare, wrong_options_and_empty_input_are_errors) {
   expect_error(ErrorCode::DataOptionInvalid, "auto, text or jsonl", [&] { prepare_data(options); });
   options.format = "text";
   options.inputs = {folder.file("none.txt")};
-  expect_error(ErrorCode::FileNotReadable, "none.txt", [&] { prepare_data(options); });
+  expect_error(ErrorCode::DataFileNotReadable, "none.txt", [&] { prepare_data(options); });
   options.output = "";
   expect_error(ErrorCode::DataOptionInvalid, "no output prefix", [&] { prepare_data(options); });
   EXPECT_EQ(list_directory(folder.path()), (std::vector<std::string>{"a.txt"}));  // nothing half-written
+}
+
+TEST(Prepare, token_files_that_are_there_are_replaced_only_on_request) {
+  const ScratchFolder folder;
+  write_plain(folder.file("a.txt"), "one\n\ntwo");
+  write_plain(folder.file("b.txt"), "three");
+  PrepareOptions options;
+  options.inputs = {folder.file("a.txt")};
+  options.output = folder.file("set");
+  prepare_data(options);
+  const std::string before = read_file(folder.file("set.bin"));
+  options.inputs = {folder.file("b.txt")};
+  expect_error(ErrorCode::DataOptionInvalid, "give --overwrite", [&] { prepare_data(options); });
+  options.output = folder.file("set.bin");  // the same prefix, named by one of its files
+  expect_error(ErrorCode::DataOptionInvalid, "set.bin exists", [&] { prepare_data(options); });
+  EXPECT_EQ(read_file(folder.file("set.bin")), before);
+  options.overwrite = true;
+  prepare_data(options);
+  EXPECT_EQ(IndexedDataset(folder.file("set")).num_sequences(), 1);
+}
+
+TEST(Prepare, options_that_no_input_reads_are_refused) {
+  const ScratchFolder folder;
+  write_plain(folder.file("a.jsonl"), "{\"text\": \"one\"}\n");
+  write_plain(folder.file("a.txt"), "one\n\ntwo");
+  PrepareOptions options;
+  options.inputs = {folder.file("a.jsonl")};
+  options.output = folder.file("set");
+  options.document_separator = "\\f";
+  expect_error(ErrorCode::DataOptionInvalid, "--document-separator", [&] { prepare_data(options); });
+  options.inputs.push_back(folder.file("a.txt"));  // read for this one
+  EXPECT_EQ(prepare_data(options).meta.documents, 2);
+  options = {};
+  options.inputs = {folder.file("a.txt")};
+  options.output = folder.file("other");
+  options.json_key = "content";
+  expect_error(ErrorCode::DataOptionInvalid, "--json-key", [&] { prepare_data(options); });
 }
 
 TEST(Prepare, stops_on_request_and_leaves_nothing) {
@@ -259,6 +298,11 @@ TEST(Inspect, reports_splits_and_writes_the_text_of_one) {
   EXPECT_NE(to_text(report).find("valid: documents 8 to 10, 24 tokens, 22 characters"), std::string::npos) << to_text(report);
 }
 
+TEST(Inspect, cuts_by_default_as_a_configuration_does) {
+  EXPECT_EQ(DatasetInspectOptions().split, DataConfig().split);
+  EXPECT_EQ(DataOptions().split, DataConfig().split);
+}
+
 TEST(Inspect, finds_changed_tokens_and_bad_requests) {
   const ScratchFolder folder;
   write_plain(folder.file("a.txt"), "one\n\ntwo");
@@ -274,6 +318,12 @@ TEST(Inspect, finds_changed_tokens_and_bad_requests) {
   inspect.verify = true;
   expect_error(ErrorCode::DataFileInvalid, "the tokens differ", [&] { inspect_data(inspect); });
   inspect.verify = false;
+  std::string wide = bin;
+  wide[0] = 5;
+  wide[1] = 1;  // id 261 where the side file says bytes
+  write_plain(folder.file("set.bin"), wide);
+  expect_error(ErrorCode::TokenOutOfVocabulary, "set.bin, token 0", [&] { inspect_data(inspect); });
+  write_plain(folder.file("set.bin"), bin);
   inspect.dump_path = folder.file("x");
   expect_error(ErrorCode::DataOptionInvalid, "a split and a file", [&] { inspect_data(inspect); });
   inspect.dump_split = "validation";

@@ -2,6 +2,7 @@
 // micro-batches with dropout on, for every legal set of regions. Every region that was asked for runs, frees and restores exactly once.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -11,9 +12,12 @@
 namespace deltron::test {
 namespace {
 
-TransformerConfig dropout_config(ExperimentalAttentionVariant variant = ExperimentalAttentionVariant::Gdn) {
+TransformerConfig dropout_config(ExperimentalAttentionVariant variant = ExperimentalAttentionVariant::Gdn, bool pre_rule = false,
+                                 bool output_norm = false) {
   TransformerConfig config = tiny_config();
   config.experimental_attention_variant = variant;
+  config.gdn_pre_gated_delta_rule_fusion = pre_rule;
+  config.gdn_gated_output_norm_fusion = output_norm;
   config.hidden_dropout = 0.2;
   config.attention_dropout = 0.3;
   return config;
@@ -61,7 +65,8 @@ RecomputePlan plan_of(const std::vector<std::string>& modules) {
   return make_recompute_plan(config);
 }
 
-std::vector<std::vector<std::string>> legal_sets() {
+// Rule 51: gdn_qkv has no output of its own beside the fused preparation.
+std::vector<std::vector<std::string>> legal_sets(bool pre_rule) {
   const std::vector<std::string> parts = {"gdn_in_proj", "gdn_qkv", "gdn_norm_out", "gdn_core_attn"};
   std::vector<std::vector<std::string>> sets;
   for (unsigned mask = 1; mask < 16; ++mask) {
@@ -77,21 +82,26 @@ std::vector<std::vector<std::string>> legal_sets() {
   sets.push_back({"core_attn"});
   sets.push_back({"mlp"});
   sets.push_back({"gdn_in_proj", "gdn_qkv", "gdn_norm_out", "gdn_core_attn", "core_attn", "mlp"});
+  sets.push_back({"gdn_in_proj", "gdn_norm_out", "gdn_core_attn", "core_attn", "mlp"});
+  if (!pre_rule) return sets;
+  const auto has_qkv = [](const std::vector<std::string>& set) { return std::find(set.begin(), set.end(), "gdn_qkv") != set.end(); };
+  sets.erase(std::remove_if(sets.begin(), sets.end(), has_qkv), sets.end());
   return sets;
 }
 
 struct Kind {
   ExperimentalAttentionVariant variant;
   DType dtype;
+  bool pre_rule, output_norm;  // fusions
 };
 class RecomputeExactness : public testing::TestWithParam<Kind> {};
 
 TEST_P(RecomputeExactness, every_legal_set_of_regions_repeats_the_bits_and_runs_once_a_forward) {
-  const auto [variant, dtype] = GetParam();
-  const TransformerConfig config = dropout_config(variant);
+  const auto [variant, dtype, pre_rule, output_norm] = GetParam();
+  const TransformerConfig config = dropout_config(variant, pre_rule, output_norm);
   for (const std::vector<std::int64_t>& lengths : {std::vector<std::int64_t>{70}, std::vector<std::int64_t>{37, 33, 1}}) {
     const Record plain = run(config, dtype, lengths, {});
-    for (const std::vector<std::string>& modules : legal_sets()) {
+    for (const std::vector<std::string>& modules : legal_sets(pre_rule)) {
       std::string name;
       for (const std::string& module : modules) name += module + " ";
       std::vector<std::pair<std::string, RecomputeCounters>> counters;
@@ -103,7 +113,9 @@ TEST_P(RecomputeExactness, every_legal_set_of_regions_repeats_the_bits_and_runs_
       for (const auto& [region, count] : counters) {
         const std::int64_t layers = region == "mlp" ? 3 : (region == "core_attn" ? 1 : 2), forwards = 6 * layers;
         const bool discards = region == "gdn_in_proj" || region == "gdn_qkv" || region == "gdn_norm_out" || region == "gdn_qkv_block";
-        const std::int64_t storages = region == "gdn_in_proj" || region == "gdn_qkv_block" ? 2 : 1;
+        // The wide block's: q, k, v and the projection's gates; fused, the gates of the rule as well.
+        const std::int64_t block = pre_rule ? (variant == ExperimentalAttentionVariant::Gdn2 ? 5 : 4) : 2;
+        const std::int64_t storages = region == "gdn_qkv_block" ? block : (region == "gdn_in_proj" ? 2 : 1);
         EXPECT_EQ(count.forward, forwards) << name << region;
         EXPECT_EQ(count.replayed, forwards) << name << region;
         EXPECT_EQ(count.discarded, discards ? forwards * storages : 0) << name << region;
@@ -114,8 +126,8 @@ TEST_P(RecomputeExactness, every_legal_set_of_regions_repeats_the_bits_and_runs_
 }
 
 TEST_P(RecomputeExactness, full_recompute_repeats_the_bits) {
-  const auto [variant, dtype] = GetParam();
-  const TransformerConfig config = dropout_config(variant);
+  const auto [variant, dtype, pre_rule, output_norm] = GetParam();
+  const TransformerConfig config = dropout_config(variant, pre_rule, output_norm);
   const Record plain = run(config, dtype, {37, 33, 1}, {});
   for (RecomputeMethod method : {RecomputeMethod::Uniform, RecomputeMethod::Block}) {
     for (std::int64_t layers : {1, 2, 3}) {
@@ -133,12 +145,16 @@ TEST_P(RecomputeExactness, full_recompute_repeats_the_bits) {
 std::vector<Kind> kinds() {
   std::vector<Kind> all;
   for (ExperimentalAttentionVariant variant : {ExperimentalAttentionVariant::Gdn, ExperimentalAttentionVariant::Gdn2}) {
-    for (DType dtype : {DType::F32, DType::BF16, DType::F64}) all.push_back({variant, dtype});
+    for (DType dtype : {DType::F32, DType::BF16, DType::F64}) all.push_back({variant, dtype, false, false});
+    for (DType dtype : {DType::F32, DType::BF16}) all.push_back({variant, dtype, true, true});
+    all.push_back({variant, DType::F32, true, false});
+    all.push_back({variant, DType::BF16, false, true});
   }
   return all;
 }
 INSTANTIATE_TEST_SUITE_P(Types, RecomputeExactness, testing::ValuesIn(kinds()), [](const auto& kind) {
-  return std::string(kind.param.variant == ExperimentalAttentionVariant::Gdn2 ? "gdn2_" : "gdn_") + dtype_name(kind.param.dtype);
+  return std::string(kind.param.variant == ExperimentalAttentionVariant::Gdn2 ? "gdn2_" : "gdn_") + dtype_name(kind.param.dtype) +
+         (kind.param.pre_rule ? "_fused_preparation" : "") + (kind.param.output_norm ? "_fused_norm" : "");
 });
 
 TEST(Recompute, evaluation_keeps_no_closure_and_counts_nothing) {

@@ -72,7 +72,9 @@ TEST(GradientNorm, clips_like_pytorch) {
     EXPECT_DOUBLE_EQ(*norm.scale(), row.scale) << "clip " << row.clip;
     EXPECT_DOUBLE_EQ(norm.norm(ctx), 5.0);
   }
-  const std::vector<double> each = norm.norms(ctx);
+  GradientNorm::Reading reading;
+  norm.read_later(ctx, reading).wait();
+  const std::vector<double> each = norm.norms(reading);
   ASSERT_EQ(each.size(), 2U);
   EXPECT_DOUBLE_EQ(each[0], 3.0);
   EXPECT_DOUBLE_EQ(each[1], 4.0);
@@ -85,6 +87,23 @@ TEST(GradientNorm, a_gradient_of_zeros_is_not_scaled) {
   EXPECT_EQ(norm.norm(ctx), 0.0);
   EXPECT_EQ(*norm.scale(), 1.0);
   EXPECT_FALSE(norm.nonfinite(ctx));
+}
+
+TEST(GradientNorm, a_watched_value_that_is_not_finite_raises_the_flag_and_no_other_does) {
+  Context ctx({.threads = 1});
+  GradientNorm norm(ctx, {make_tensor(ctx, {2}, DType::F32, {1, 2}, "good")});
+  for (const double value : {0.0, -0.0, -3.5, 1e30, 1e150}) {
+    norm.watch(ctx, make_tensor(ctx, {1}, DType::F64, {value}, "loss"));
+    norm.compute(ctx, 1.0);
+    EXPECT_FALSE(norm.nonfinite(ctx)) << value;
+  }
+  for (const double value : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()}) {
+    norm.watch(ctx, make_tensor(ctx, {1}, DType::F64, {value}, "loss"));
+    norm.compute(ctx, 1.0);
+    EXPECT_TRUE(norm.nonfinite(ctx)) << value;
+    EXPECT_DOUBLE_EQ(norm.norm(ctx), std::sqrt(5.0)) << "the norm is that of the gradients";
+    norm.clear_flag(ctx);
+  }
 }
 
 TEST(GradientNorm, names_the_first_gradient_with_a_bad_value_and_the_flag_is_sticky) {

@@ -73,6 +73,22 @@ inline const std::vector<Switch>& switches() {
          c.linear_num_key_heads = 2;
          c.linear_num_value_heads = 4;
        }},
+      {"fused_output_norm", [](TransformerConfig& c) { c.gdn_gated_output_norm_fusion = true; }},
+      {"fused_preparation_neg_eigval_and_more_key_heads",
+       [](TransformerConfig& c) {
+         c.gdn_pre_gated_delta_rule_fusion = true;
+         c.allow_neg_eigval = true;
+         c.linear_num_key_heads = 2;
+         c.linear_num_value_heads = 4;
+       }},
+      {"gdn2_with_both_fusions_and_more_key_heads",
+       [](TransformerConfig& c) {
+         c.experimental_attention_variant = ExperimentalAttentionVariant::Gdn2;
+         c.gdn_pre_gated_delta_rule_fusion = c.gdn_gated_output_norm_fusion = true;
+         c.allow_neg_eigval = true;
+         c.linear_num_key_heads = 2;
+         c.linear_num_value_heads = 4;
+       }},
       {"gdn_alone",
        [](TransformerConfig& c) {
          c.num_layers = 1;

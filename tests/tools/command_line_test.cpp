@@ -154,7 +154,7 @@ TEST(CommandLine, every_failure_has_its_exit_code) {
          throw Error(ErrorCode::TensorNotFound, ErrorText{"gone", "here"});
        }},
       {6, "E600", [] { throw Error(ErrorCode::NonFiniteValue, ErrorText{"nan"}); }},
-      {75, "stopped: SIGTERM", [] { throw StopRequested("SIGTERM during training"); }},
+      {143, "stopped: SIGTERM during training; nothing is saved", [] { throw StopRequested("SIGTERM during training"); }},
       {5, "E500", [] { throw std::bad_alloc(); }},
       {8, "E800 unexpected failure: odd", [] { throw std::runtime_error("odd"); }},
       {8, "E800", [] { throw 3; }},
@@ -168,6 +168,40 @@ TEST(CommandLine, every_failure_has_its_exit_code) {
                                      {"sample", "f"});
     EXPECT_EQ(result.code, std::get<0>(row));
     EXPECT_THAT(result.err, HasSubstr(std::get<1>(row)));
+  }
+}
+
+class ResumableCommand : public SampleCommand {
+ public:
+  using SampleCommand::SampleCommand;
+  bool resumable() const override { return true; }
+};
+
+TEST(CommandLine, a_stopped_command_that_can_go_on_exits_with_75) {
+  CommandTable table;
+  table.commands.push_back(std::make_unique<ResumableCommand>("sample", [](const Given&, CommandIo&) -> ExitCode { throw StopRequested("SIGINT"); }));
+  const CliResult result = run_cli(table, {"sample", "f"});
+  EXPECT_EQ(result.code, 75);
+  EXPECT_THAT(result.err, HasSubstr("stopped: SIGINT"));
+}
+
+TEST(CommandLine, only_training_can_go_on) {
+  for (const std::unique_ptr<Command>& command : all_commands().commands) EXPECT_EQ(command->resumable(), command->name() == "train") << command->name();
+}
+
+TEST(CommandLine, output_that_cannot_be_written_is_a_failure_unless_there_is_a_worse_one) {
+  class Full : public std::streambuf {};  // takes nothing
+  for (const ExitCode code : {ExitCode::Done, ExitCode::Data}) {
+    Full full;
+    std::ostream out(&full);
+    ::testing::internal::CaptureStderr();
+    const int result = run_command_line(sample_table([code](const Given&, CommandIo& io) {
+                                          io.out << "a result";
+                                          return code;
+                                        }),
+                                        {"sample", "f"}, out);
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("E801 standard output: the result cannot be written"));
+    EXPECT_EQ(result, code == ExitCode::Done ? 8 : 3);
   }
 }
 

@@ -43,6 +43,7 @@ inline std::string prepare_text(const TempFolder& folder, const std::string& nam
   PrepareOptions options;
   options.inputs = {folder / (name + ".txt")};
   options.output = folder / name;
+  options.overwrite = true;
   prepare_data(options);
   return options.output;
 }

@@ -53,6 +53,19 @@ TransformerConfig hybrid_config() {
   return config;
 }
 
+// Gated DeltaNet-2: decay and erasure by key channel, writing by value channel.
+TransformerConfig gdn2_config() {
+  TransformerConfig config = linear_config();
+  config.experimental_attention_variant = ExperimentalAttentionVariant::Gdn2;
+  return config;
+}
+
+TransformerConfig gdn2_hybrid_config() {
+  TransformerConfig config = hybrid_config();
+  config.experimental_attention_variant = ExperimentalAttentionVariant::Gdn2;
+  return config;
+}
+
 RunConfig run_config(const TransformerConfig& model) {
   RunConfig config;
   config.model = model;
@@ -93,14 +106,17 @@ struct Case {
 class Generation : public testing::TestWithParam<int> {
  protected:
   static Case model_case(int index) {
-    TransformerConfig short_conv = linear_config(), no_conv = linear_config(), plain = softmax_config();
+    TransformerConfig short_conv = linear_config(), no_conv = linear_config(), plain = softmax_config(), gdn2_short = gdn2_config();
     short_conv.linear_conv_kernel_dim = 2;
     short_conv.allow_neg_eigval = true;
     no_conv.linear_conv_kernel_dim = 1;
     plain.attention_output_gate = plain.qk_layernorm = false;
     plain.num_query_groups = 0;
+    gdn2_short.linear_conv_kernel_dim = 1;
+    gdn2_short.allow_neg_eigval = true;
     const Case cases[] = {{"gdn", linear_config()},        {"softmax", softmax_config()}, {"hybrid", hybrid_config()},
-                          {"gdn_conv2_neg", short_conv},   {"gdn_conv1", no_conv},        {"softmax_plain", plain}};
+                          {"gdn_conv2_neg", short_conv},   {"gdn_conv1", no_conv},        {"softmax_plain", plain},
+                          {"gdn2", gdn2_config()},         {"gdn2_hybrid", gdn2_hybrid_config()}, {"gdn2_conv1_neg", gdn2_short}};
     return cases[index];
   }
 };
@@ -144,7 +160,7 @@ TEST_P(Generation, pieces_of_several_tokens_equal_the_full_forward) {
   EXPECT_EQ(cache.tokens, 150);
 }
 
-INSTANTIATE_TEST_SUITE_P(models, Generation, testing::Range(0, 6));
+INSTANTIATE_TEST_SUITE_P(models, Generation, testing::Range(0, 9));
 
 TEST(Generate, greedy_text_is_that_of_full_forwards_and_ends_at_the_end_token) {
   Session session = make_session(run_config(hybrid_config()), false, DeviceKind::Cpu);

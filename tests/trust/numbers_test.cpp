@@ -62,29 +62,121 @@ TEST(Numbers, an_injected_nan_is_named_and_its_batch_is_kept) {
   EXPECT_EQ(testing::checkpoint_hash(config.checkpoint.save, 20), testing::checkpoint_hash(plain.checkpoint.save, 20));
 }
 
-TEST(Numbers, weights_stay_as_they_were_and_so_does_every_later_step) {
-  const Folder folder("nan_weights");
-  RunConfig config = testing::tiny_config(folder);
-  Session session = make_session(config, true, DeviceKind::Cpu);
-  const BatchLoader loader(make_sample_source(data_options(config), Split::Train, 80), 2);
-  const auto weights = [&] {
-    std::vector<double> all;
-    for (const LogicalTensor& logical : session.model->parameters().logical()) {
-      const std::vector<double> values = to_doubles(*session.ctx, logical.value());
-      all.insert(all.end(), values.begin(), values.end());
-    }
-    return all;
+// Weights, masters and moments, bit by bit.
+std::vector<std::string> state_of(Session& session) {
+  std::vector<std::string> all;
+  const auto add = [&](const Tensor& tensor) {
+    std::string bytes(static_cast<std::size_t>(tensor.bytes()), '\0');
+    copy_to_host(*session.ctx, tensor, bytes.data());
+    all.push_back(bytes);
   };
-  train_step(session, {loader.batch(0), loader.batch(2)}, 1e-3);
-  const std::vector<double> before = weights();
-  NumberGuard guard(parse_nan_injection("step=2,param=embedding.word_embeddings.weight"));
-  const std::vector<HostBatch> batches = {loader.batch(4), loader.batch(6)};
-  const StepResult bad = train_step(session, batches, 1e-3, guard.begin_step(session, 2, batches));
-  EXPECT_TRUE(bad.nonfinite);
-  EXPECT_EQ(weights(), before);
-  EXPECT_TRUE(train_step(session, batches, 1e-3).nonfinite) << "the flag is sticky";
-  EXPECT_EQ(weights(), before);
-  EXPECT_THAT(guard.explain(session, bad, "").what(), HasSubstr("step 2, embedding.word_embeddings.weight"));
+  for (std::size_t i = 0; i < session.optimizer->parameters().size(); ++i) {
+    add(session.optimizer->parameters()[i].weight);
+    const OptimizerStateTensors& state = session.optimizer->state()[i];
+    for (const Tensor& tensor : {state.master, state.exp_avg, state.exp_avg_sq}) add(tensor);
+  }
+  return all;
+}
+
+TEST(Numbers, the_step_after_a_bad_one_is_launched_before_anyone_looks_and_changes_nothing) {
+  const Folder folder("nan_weights");
+  for (const bool bf16 : {false, true}) {
+    RunConfig config = testing::tiny_config(folder);
+    config.training.bf16 = bf16;
+    Session session = make_session(config, true, DeviceKind::Cpu);
+    const BatchLoader loader(make_sample_source(data_options(config), Split::Train, 80), 2);
+    const auto batches = [&](std::int64_t step) { return std::vector<HostBatch>{loader.batch(4 * step - 4), loader.batch(4 * step - 2)}; };
+    const std::vector<std::string> fresh = state_of(session);
+    EXPECT_FALSE(launch_step(session, batches(1), 1e-3).read().nonfinite);
+    const std::vector<std::string> before = state_of(session);
+    EXPECT_NE(before, fresh) << "a sound step changes the state";
+    NumberGuard guard(parse_nan_injection("step=2,param=embedding.word_embeddings.weight,micro_batch=1"));
+    const LaunchedStep bad = launch_step(session, batches(2), 1e-3, guard.begin_step(session, 2, batches(2)));
+    const LaunchedStep next = launch_step(session, batches(3), 1e-3, guard.begin_step(session, 3, batches(3)));
+    const LaunchedStep after = launch_step(session, batches(4), 1e-3);
+    EXPECT_EQ(state_of(session), before);
+    const StepResult told = bad.read();
+    EXPECT_TRUE(told.nonfinite);
+    EXPECT_TRUE(std::isnan(told.gradient_norm));
+    EXPECT_TRUE(std::isfinite(told.loss));
+    EXPECT_TRUE(std::isfinite(next.read().gradient_norm)) << "sound in itself,";
+    EXPECT_TRUE(next.read().nonfinite) << "but the flag is sticky";
+    EXPECT_TRUE(after.read().nonfinite);
+    EXPECT_EQ(bad.updates_before(), 1);
+    const std::string message = guard.explain(session, 2, told, "").what();
+    EXPECT_THAT(message, HasSubstr("step 2, embedding.word_embeddings.weight"));
+    EXPECT_THAT(message, HasSubstr("micro-batch 1 of 2, samples 6, 7"));
+    EXPECT_EQ(state_of(session), before) << "looking for the culprit changes nothing";
+  }
+}
+
+// First, middle and last step, before a save, a pause for evaluation and a limit: what is found, what the host had launched by then, what is
+// left, and that the run goes on as if nothing had happened.
+TEST(Numbers, a_bad_step_is_found_wherever_it_comes_and_the_run_resumes) {
+  struct Row {
+    int step, launched, newest;  // newest: complete checkpoint left
+    int save, eval, exit;        // intervals
+  };
+  const std::vector<Row> rows = {
+      {1, 2, 0, 0, 0, 0},   {6, 6, 3, 3, 0, 0},  {7, 8, 6, 3, 0, 0}, {20, 20, 18, 3, 0, 0}, {20, 20, 0, 0, 0, 0}, {13, 14, 0, 0, 0, 0},
+      {4, 4, 0, 0, 4, 0},   {5, 5, 0, 0, 0, 5},
+  };
+  const Folder folder("nan_places");
+  RunConfig plain = testing::tiny_config(folder);
+  plain.checkpoint.save = folder / "plain";
+  train(plain, {});
+  const std::string expected = testing::checkpoint_hash(plain.checkpoint.save, 20);
+  int number = 0;
+  for (const Row& row : rows) {
+    RunConfig config = plain;
+    config.checkpoint.save = folder / ("run" + std::to_string(number++));
+    config.checkpoint.save_interval = row.save;
+    config.training.eval_interval = row.eval;
+    config.training.eval_iters = row.eval > 0 ? 1 : 0;
+    config.training.exit_interval = row.exit;
+    const std::string where = "step " + std::to_string(row.step) + ", case " + std::to_string(number);
+    TrainOptions options;
+    const int micro = row.step % 2;
+    options.inject_nan =
+        parse_nan_injection("step=" + std::to_string(row.step) + ",param=decoder.layers.0.self_attention.A_log,micro_batch=" + std::to_string(micro));
+    const std::string message = failure_of(config, options, ErrorCode::NonFiniteValue);
+    const int sample = 4 * (row.step - 1) + 2 * micro;
+    EXPECT_THAT(message, HasSubstr("step " + std::to_string(row.step) + ", layer 0, decoder.layers.0.self_attention.A_log")) << where;
+    EXPECT_THAT(message, HasSubstr("micro-batch " + std::to_string(micro) + " of 2, samples " + std::to_string(sample) + ", " + std::to_string(sample + 1)));
+    const std::vector<nlohmann::json> lines = testing::metrics_lines(config.checkpoint.save, "nonfinite");
+    ASSERT_EQ(lines.size(), 1u) << where;
+    EXPECT_EQ(lines[0].at("step"), row.step) << where;
+    EXPECT_EQ(lines[0].at("launched"), row.launched) << "read one step later, or where the run pauses: " << where;
+    const auto newest = newest_complete(list_checkpoints(config.checkpoint.save));
+    EXPECT_EQ(newest ? newest->step : 0, row.newest) << where;
+    EXPECT_TRUE(file_exists(join_path(config.checkpoint.save, "nonfinite_step_" + std::to_string(row.step) + "/step_" + std::to_string(row.step) +
+                                                                  "_micro_batch_1.safetensors"))) << where;
+    if (newest) {
+      const CheckpointReader reader(newest->path);
+      EXPECT_EQ(reader.state().at("consumed_samples"), 4 * row.newest) << where;
+    }
+    config.training.exit_interval = 0;
+    EXPECT_EQ(train(config, {}).progress.step, 20) << where;
+    EXPECT_EQ(testing::checkpoint_hash(config.checkpoint.save, 20), expected) << where;
+  }
+}
+
+TEST(Numbers, a_bad_step_is_found_with_offload_and_recompute_at_work) {
+  const Folder folder("nan_offload");
+  RunConfig config = testing::tiny_config(folder);
+  config.recompute.recompute_granularity = RecomputeGranularity::Selective;
+  config.recompute.recompute_modules = {"gdn_norm_out"};
+  config.offload.fine_grained_activation_offloading = true;
+  config.offload.offload_modules = {"gdn_qkv", "core_attn"};
+  config.offload.min_offloaded_tensor_size = 1;
+  TrainOptions options;
+  options.inject_nan = parse_nan_injection("step=6,param=decoder.layers.0.self_attention.A_log,micro_batch=1");
+  EXPECT_THAT(failure_of(config, options, ErrorCode::NonFiniteValue), HasSubstr("micro-batch 1 of 2, samples 22, 23"));
+  train(config, {});
+  RunConfig plain = testing::tiny_config(folder);
+  plain.checkpoint.save = folder / "plain";
+  train(plain, {});
+  EXPECT_EQ(testing::checkpoint_hash(config.checkpoint.save, 20), testing::checkpoint_hash(plain.checkpoint.save, 20));
 }
 
 TEST(Numbers, a_nan_in_the_forward_pass_is_told_as_a_loss) {
@@ -98,9 +190,12 @@ TEST(Numbers, a_nan_in_the_forward_pass_is_told_as_a_loss) {
   const BatchLoader loader(make_sample_source(data_options(config), Split::Train, 80), 2);
   NumberGuard guard;
   const std::vector<HostBatch> batches = {loader.batch(0), loader.batch(2)};
+  const std::vector<std::string> before = state_of(session);
   const StepResult bad = train_step(session, batches, 1e-3, guard.begin_step(session, 1, batches));
   EXPECT_TRUE(bad.nonfinite);
-  const Error error = guard.explain(session, bad, "");
+  EXPECT_FALSE(std::isfinite(bad.loss));
+  EXPECT_EQ(state_of(session), before);
+  const Error error = guard.explain(session, 1, bad, "");
   EXPECT_THAT(error.what(), HasSubstr("the loss is not finite"));
   EXPECT_THAT(error.what(), HasSubstr("micro-batch 0 of 2, samples 0, 1"));
 }

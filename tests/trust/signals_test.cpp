@@ -112,7 +112,43 @@ TEST(Signals, a_second_one_ends_at_once) {
             0);
 }
 
-TEST(Limits, exit_interval_and_exit_duration_stop_and_go_on) {
+TEST(Limits, exit_duration_in_fractions_of_a_minute_stops_saves_and_goes_on) {
+  const Folder folder("duration");
+  RunConfig config = testing::tiny_config(folder);
+  config.training.exit_duration_in_mins = 1e-7;  // over before the first update is: every start does one
+  for (std::int64_t start = 1; start <= 3; ++start) {
+    const TrainOutcome outcome = train(config, {});
+    EXPECT_EQ(outcome.progress.step, start);
+    EXPECT_TRUE(outcome.stopped);
+    EXPECT_EQ(outcome.reason, "training.exit_duration_in_mins");
+    EXPECT_EQ(newest_complete(list_checkpoints(config.checkpoint.save))->step, start);
+  }
+  config.training.exit_duration_in_mins = 0.02;  // 1.2 seconds of a run that takes minutes
+  config.training.train_iters = 1000000;
+  const auto began = std::chrono::steady_clock::now();
+  const TrainOutcome some = train(config, {});
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  EXPECT_TRUE(some.stopped);
+  EXPECT_GT(some.progress.step, 3);
+  EXPECT_GE(seconds, 1.2);
+  EXPECT_LT(seconds, 60) << "the limit was not looked at";
+  config.training.train_iters = 20;
+  config.training.exit_duration_in_mins = 60;
+  config.checkpoint.save = folder / "whole";
+  const TrainOutcome whole = train(config, {});
+  EXPECT_FALSE(whole.stopped) << "a run that is over in time does not stop";
+  EXPECT_EQ(whole.progress.step, 20);
+}
+
+TEST(Limits, exit_duration_through_the_command_line_is_exit_code_75) {
+  const Folder folder("duration_cli");
+  const RunConfig config = testing::tiny_config(folder);
+  Child child({"train", "-c", write_config(folder, config), "training.exit_duration_in_mins=0.0000001"}, folder / "output.txt");
+  EXPECT_EQ(child.wait(), 75) << child.output();
+  EXPECT_THAT(child.output(), HasSubstr("stopped by training.exit_duration_in_mins at step 1; saved, go on with: deltron train -c "));
+}
+
+TEST(Limits, exit_interval_stops_and_goes_on) {
   const Folder folder("limits");
   RunConfig config = testing::tiny_config(folder);
   config.training.exit_interval = 7;

@@ -37,7 +37,18 @@ TEST(Tensorboard, records_are_the_published_bytes) {
   EXPECT_EQ(hex(tensorboard::restart_event(1.0, 300)), "09000000000000f03f10ac023a020801");
 }
 
-// A reader of its own: frames checked, fields walked by the rules of protobuf.
+// A reader of its own, from the format's description alone: nothing of src/train/tensorboard.cpp is used. Frames are
+// u64 length, masked CRC-32C of those 8 bytes, payload, masked CRC-32C of the payload; fields are walked by the rules of protobuf.
+std::uint32_t plain_masked_crc(std::string_view bytes) {
+  std::uint32_t crc = 0xffffffffu;
+  for (const char c : bytes) {
+    crc ^= static_cast<unsigned char>(c);
+    for (int bit = 0; bit < 8; ++bit) crc = (crc & 1) != 0 ? (crc >> 1) ^ 0x82f63b78u : crc >> 1;  // Castagnoli, reflected
+  }
+  crc = ~crc;
+  return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
+}
+
 struct ReadEvent {
   std::int64_t step = 0;
   bool restart = false;
@@ -101,15 +112,39 @@ std::vector<ReadEvent> read_events(const std::string& path) {
   std::string_view in = bytes;
   std::vector<ReadEvent> events;
   while (!in.empty()) {
+    if (in.size() < 16) {
+      ADD_FAILURE() << "the file ends inside a frame";
+      return events;
+    }
     const std::string_view length_bytes = in.substr(0, 8);
     const auto length = fixed_width<std::uint64_t>(in);
-    EXPECT_EQ(fixed_width<std::uint32_t>(in), tensorboard::masked_crc32c(length_bytes));
+    EXPECT_EQ(fixed_width<std::uint32_t>(in), plain_masked_crc(length_bytes));
+    if (in.size() < length + 4) {
+      ADD_FAILURE() << "the file ends inside a record";
+      return events;
+    }
     const std::string_view payload = in.substr(0, length);
     in.remove_prefix(length);
-    EXPECT_EQ(fixed_width<std::uint32_t>(in), tensorboard::masked_crc32c(payload));
+    EXPECT_EQ(fixed_width<std::uint32_t>(in), plain_masked_crc(payload));
     events.push_back(parse_event(payload));
   }
   return events;
+}
+
+TEST(Tensorboard, the_reader_of_these_tests_reads_the_published_bytes_and_finds_a_flipped_one) {
+  const Folder folder("tensorboard_reader");
+  const std::string published =
+      "1800000000000000a37f4b2209000000000000f03f1a0d627261696e2e4576656e743a3286bf577a"
+      "1a00000000000000129bd82d090000000000000040100a2a0d0a0b0a046c6f737315000020400" "97a8f44";
+  std::string bytes;
+  for (std::size_t i = 0; i < published.size(); i += 2) bytes += static_cast<char>(std::stoi(published.substr(i, 2), nullptr, 16));
+  write_file_atomically(folder / "published", bytes);
+  const std::vector<ReadEvent> events = read_events(folder / "published");
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[0].version, "brain.Event:2");
+  EXPECT_EQ(events[1].step, 10);
+  EXPECT_EQ(events[1].scalars.at("loss"), 2.5f);
+  EXPECT_NE(plain_masked_crc(bytes.substr(12, 24)), plain_masked_crc(bytes.substr(12, 23) + "x"));
 }
 
 TEST(Tensorboard, a_run_writes_megatrons_tags_and_every_validation_set) {

@@ -48,6 +48,7 @@ inline void make_tokens(const std::string& prefix, int documents, int seed) {
   PrepareOptions options;
   options.inputs = {prefix + ".txt"};
   options.output = prefix;
+  options.overwrite = true;
   prepare_data(options);
 }
 

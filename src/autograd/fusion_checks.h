@@ -1,0 +1,32 @@
+// What the fused functions demand of their inputs (docs/gdn.md section 13): read from metadata alone, so that a check costs no transfer
+// and holds on meta as well. Each condition has its own message. Knows no kernels.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+
+#include "src/tensor/context.h"
+#include "src/tensor/sequence_layout.h"
+#include "src/tensor/tensor.h"
+
+namespace deltron {
+
+class FusionChecks {
+ public:
+  FusionChecks(const Context& ctx, const char* op) : ctx_(ctx), op_(op) {}
+
+  void require(bool condition, const std::string& what, const std::string& values, const std::string& rule) const;
+  void given(const Tensor& tensor, const char* name) const;  // defined, and on the device of the context
+  void shape_is(const Tensor& tensor, const char* name, const Shape& expected) const;
+  void activations(const Tensor& tensor, const char* name) const;                         // a dtype that the kernels have
+  void same_dtype(const Tensor& tensor, const char* name, DType expected, const char* as) const;
+  void parameter_dtype(const Tensor& tensor, const char* name, DType activations) const;  // fp32 or bf16; fp64 beside fp64
+  void rows(const Tensor& tensor, const char* name) const;                                // last dimension contiguous
+  void whole(const Tensor& tensor, const char* name) const;                               // contiguous
+
+ private:
+  const Context& ctx_;
+  const char* op_;
+};
+
+}  // namespace deltron

@@ -16,8 +16,8 @@ bool aligned(const View& view) {
 bool tensor_core_inputs(const RuleProblem& p) {
   const auto fast = [](int dim) { return dim == 64 || dim == 128; };
   if (shared_memory_limit() < kHopperSharedMemory) return false;  // tiles are cut for Hopper and larger
-  return (p.dtype == DType::BF16 || p.dtype == DType::F16) && fast(p.key_dim) && fast(p.value_dim) && aligned(p.q) && aligned(p.k) &&
-         aligned(p.v) && (p.scalar_gates || aligned(p.write));
+  return (p.dtype == DType::BF16 || p.dtype == DType::F16) && fast(p.key_dim) && fast(p.value_dim) && aligned(p.q) &&
+         aligned(p.k) && aligned(p.v) && (p.scalar_gates || aligned(p.write));
 }
 
 }  // namespace
@@ -48,7 +48,8 @@ TensorPieces carve_tensor(DeltaRuleCarver& carver, const RuleProblem& p, std::in
   if (p.scalar_gates) {
     pieces.factors = carver.take<float>(values * kFactors * kChunk);
   } else {
-    for (void** tile : {&pieces.erased_start, &pieces.query_start, &pieces.key_end}) *tile = carver.take<std::uint16_t>(gates * kChunk * K);
+    for (void** tile : {&pieces.erased_start, &pieces.query_start, &pieces.key_end})
+      *tile = carver.take<std::uint16_t>(gates * kChunk * K);
     pieces.whole = carver.take<float>(gates * K);
     pieces.decay = carver.take<float>(gates * kChunk * K);
     pieces.erase = carver.take<std::uint16_t>(gates * kChunk * K);

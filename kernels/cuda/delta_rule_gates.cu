@@ -14,7 +14,8 @@ __global__ void __launch_bounds__(128) gate_gradients(RuleProblem p, RuleGradien
   if (item >= table.count * kParts * width) return;
   const std::int64_t column = item % width;
   const Chunk chunk = table.chunks[item / width / kParts];
-  const int begin = static_cast<int>(item / width % kParts) * kTokens, end = begin + kTokens < chunk.tokens ? begin + kTokens : chunk.tokens;
+  const int begin = static_cast<int>(item / width % kParts) * kTokens,
+            end = begin + kTokens < chunk.tokens ? begin + kTokens : chunk.tokens;
   const int head = static_cast<int>(column / channels), channel = static_cast<int>(column % channels);
   const std::int64_t first = p.documents.cu_seqlens[chunk.document] + chunk.begin;
   const std::int64_t decay_at = view_offset(p.decay, p.documents, chunk.document, chunk.begin, head) + channel;
@@ -42,8 +43,8 @@ __global__ void __launch_bounds__(128) gate_gradients(RuleProblem p, RuleGradien
 }
 
 // A block sums one column of one gate head over all chunks (and, for A_log, all channels): strided parts, then a fixed tree.
-__global__ void __launch_bounds__(256) gate_parameter_gradients(RuleProblem p, std::int64_t parts, GatePieces gates, float* d_A_log,
-                                                                float* d_dt_bias) {
+__global__ void __launch_bounds__(256)
+    gate_parameter_gradients(RuleProblem p, std::int64_t parts, GatePieces gates, float* d_A_log, float* d_dt_bias) {
   __shared__ double sums[256];
   const int thread = static_cast<int>(threadIdx.x), channels = p.gate_channels();
   const std::int64_t width = static_cast<std::int64_t>(p.gate_heads) * channels, block = blockIdx.x;
@@ -95,12 +96,15 @@ void finish_gates(const RuleProblem& p, const RuleGradients& out, const ChunkTab
   const std::int64_t width = static_cast<std::int64_t>(p.gate_heads) * p.gate_channels();
   const std::int64_t parts = table.count * parts_of_chunk(p);
   if (p.scalar_gates) {
-    launch("delta_rule_gate_gradients", &gate_gradients<kFewTokens>, (parts * width + 127) / 128, 128, 0, stream, p, out, table, gates);
+    launch("delta_rule_gate_gradients", &gate_gradients<kFewTokens>, (parts * width + 127) / 128, 128, 0, stream, p, out, table,
+           gates);
   } else {
-    launch("delta_rule_gate_gradients", &gate_gradients<kManyTokens>, (parts * width + 127) / 128, 128, 0, stream, p, out, table, gates);
+    launch("delta_rule_gate_gradients", &gate_gradients<kManyTokens>, (parts * width + 127) / 128, 128, 0, stream, p, out, table,
+           gates);
   }
   if (!p.raw || (out.d_A_log == nullptr && out.d_dt_bias == nullptr)) return;
-  launch("delta_rule_gate_parameters", &gate_parameter_gradients, width + p.gate_heads, 256, 0, stream, p, parts, gates, out.d_A_log, out.d_dt_bias);
+  launch("delta_rule_gate_parameters", &gate_parameter_gradients, width + p.gate_heads, 256, 0, stream, p, parts, gates,
+         out.d_A_log, out.d_dt_bias);
 }
 
 }  // namespace deltron::kernels::cuda

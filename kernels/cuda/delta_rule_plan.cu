@@ -44,7 +44,8 @@ __global__ void fill_chunks(const std::int64_t* offsets, std::int64_t documents,
 
 std::int64_t shared_memory_limit() {
   int device = 0, bytes = 0;
-  if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess) {
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess) {
     cudaGetLastError();  // no device: whoever asks wants a name or a size
     return kHopperSharedMemory;
   }
@@ -57,8 +58,10 @@ void check_problem(const RuleProblem& p) {
   DELTRON_CHECK(p.gate_heads == p.key_heads || p.gate_heads == p.value_heads, "gate heads ", p.gate_heads,
                 " must be the key heads or the value heads");
   DELTRON_CHECK(p.key_dim > 0 && p.value_dim > 0, "head dims ", p.key_dim, " and ", p.value_dim);
-  DELTRON_CHECK(p.dtype == DType::F32 || p.dtype == DType::BF16 || p.dtype == DType::F16, "the delta rules on cuda take fp32, bf16 "
-                "and fp16, not ", dtype_name(p.dtype));
+  DELTRON_CHECK(p.dtype == DType::F32 || p.dtype == DType::BF16 || p.dtype == DType::F16,
+                "the delta rules on cuda take fp32, bf16 "
+                "and fp16, not ",
+                dtype_name(p.dtype));
   const std::int64_t* offsets = p.documents.host();
   const std::int64_t n = p.documents.count;
   DELTRON_CHECK(n == 0 || offsets != nullptr, "documents need offsets");

@@ -27,27 +27,28 @@ enum Factor : int {
 };
 
 struct TensorPieces {
-  void* t;            // [chunks, Hg, 64, 64]
-  void* p;            // [chunks, Hg, 64, 64], with the scale
-  float* factors;     // [chunks, Hv, kFactors, 64], first rule
-  void* erased_start; // Cs [chunks, Hg, 64, K], second rule
-  void* query_start;  // Qs
-  void* key_end;      // Ke
-  float* whole;       // [chunks, Hg, K], second rule
-  float* decay;       // e^g [chunks, Hg, 64, K], second rule; one in rows past the last token
-  void* erase;        // b likewise; zero in those rows
+  void* t;             // [chunks, Hg, 64, 64]
+  void* p;             // [chunks, Hg, 64, 64], with the scale
+  float* factors;      // [chunks, Hv, kFactors, 64], first rule
+  void* erased_start;  // Cs [chunks, Hg, 64, K], second rule
+  void* query_start;   // Qs
+  void* key_end;       // Ke
+  float* whole;        // [chunks, Hg, K], second rule
+  float* decay;        // e^g [chunks, Hg, 64, K], second rule; one in rows past the last token
+  void* erase;         // b likewise; zero in those rows
   // Backward only.
-  void* states;       // S at the start of chunks [chunks, Hv, K, V]
-  void* d_states;     // gradient of the state at the end of chunks
-  void* t_rest;       // T - its rounding, like t: with equal keys and beta near 2 the rounding alone would cost dg 3 %
-  void* u;            // [chunks, Hv, 64, V]
-  void* y;            // v - e^gamma k S, likewise; first rule
-  void* z;            // likewise
-  float *d_q, *d_k;   // [T, Hk, K] sums over gate heads, second rule with several of them a key head
+  void* states;      // S at the start of chunks [chunks, Hv, K, V]
+  void* d_states;    // gradient of the state at the end of chunks
+  void* t_rest;      // T - its rounding, like t: with equal keys and beta near 2 the rounding alone would cost dg 3 %
+  void* u;           // [chunks, Hv, 64, V]
+  void* y;           // v - e^gamma k S, likewise; first rule
+  void* z;           // likewise
+  float *d_q, *d_k;  // [T, Hk, K] sums over gate heads, second rule with several of them a key head
 };
 TensorPieces carve_tensor(DeltaRuleCarver& carver, const RuleProblem& p, std::int64_t chunks, bool backward);
 
-void prepare_scalar(const RuleProblem& p, void* t_inverse, const ChunkTable& table, const TensorPieces& pieces, cudaStream_t stream);
+void prepare_scalar(const RuleProblem& p, void* t_inverse, const ChunkTable& table, const TensorPieces& pieces,
+                    cudaStream_t stream);
 void prepare_channel(const RuleProblem& p, const ChunkTable& table, const TensorPieces& pieces, cudaStream_t stream);
 // Forward: o and the final state; or, without o, the states and U that backward needs.
 void scan_forward(const RuleProblem& p, const RuleOutputs& out, const ChunkTable& table, const TensorPieces& pieces, bool keep,

@@ -1,6 +1,6 @@
 // The sequential part of both delta rules on tensor cores: the state of one (document, value head, 32 value channels) walks the
-// chunks of its document in registers (fp32), forward; its gradient walks back. A block is 8 warps that compute and 4 that fetch the
-// operands of the next chunk meanwhile; three barriers a chunk:
+// chunks of its document in registers (fp32), forward; its gradient walks back. A block is 8 warps that compute and 4 that fetch
+// the operands of the next chunk meanwhile; three barriers a chunk:
 //   forward   R = w v - a (k S) | U = T R | O = b (q S) + P U, S = whole S + k^T (c U)
 //   backward  dU = c (k D) + P^T dO | Z = T^T dU | D = whole D + q^T (b dO) - k^T (a Z)
 // Per chunk and block at K = 128: 2.1 MFLOP forward against 54 KiB of operands; the chain of a chunk, not either of them, sets the
@@ -11,26 +11,27 @@
 namespace deltron::kernels::cuda {
 namespace {
 
-constexpr int kWorkers = 256, kFetchers = 128, kThreads = kWorkers + kFetchers, kTile = 32, kTileStride = kTile + kTilePad, kSquareStride = kChunk + kTilePad;
+constexpr int kWorkers = 256, kFetchers = 128, kThreads = kWorkers + kFetchers, kTile = 32, kTileStride = kTile + kTilePad,
+              kSquareStride = kChunk + kTilePad;
 
 // One stage of operands in shared memory.
 template <class T, int K, bool kScalar>
 struct Stage {
-  T* k;       // [64, K]: keys, or Cs
-  T* k_end;   // keys again, or Ke
-  T* q;       // queries, or Qs
-  T* t;       // [64, 64]
-  T* t_rest;  // [64, 64], backward
-  T* p;       // [64, 64]
-  T* d_o;     // [64, 32]
+  T* k;            // [64, K]: keys, or Cs
+  T* k_end;        // keys again, or Ke
+  T* q;            // queries, or Qs
+  T* t;            // [64, 64]
+  T* t_rest;       // [64, 64], backward
+  T* p;            // [64, 64]
+  T* d_o;          // [64, 32]
   float* factors;  // scalar: [kScanFactors, 64]; else whole [K]
 
   static constexpr int kKeyBytes = kChunk * (K + kTilePad) * 2, kSquareBytes = kChunk * kSquareStride * 2;
   static constexpr int kFactorBytes = kScalar ? kScanFactors * kChunk * 4 : K * 4;
   static constexpr int kTileBytes = kChunk * kTileStride * 2;
   static constexpr int bytes(bool with_q, bool with_rest, bool with_d_o) {
-    return kKeyBytes * ((kScalar ? 1 : 2) + (with_q ? 1 : 0)) + kSquareBytes * (1 + (with_rest ? 1 : 0) + (with_q ? 1 : 0)) + (with_d_o ? kTileBytes : 0) +
-           kFactorBytes;
+    return kKeyBytes * ((kScalar ? 1 : 2) + (with_q ? 1 : 0)) + kSquareBytes * (1 + (with_rest ? 1 : 0) + (with_q ? 1 : 0)) +
+           (with_d_o ? kTileBytes : 0) + kFactorBytes;
   }
   __device__ Stage(char* memory, bool with_q, bool with_rest, bool with_d_o) {
     k = reinterpret_cast<T*>(memory), memory += kKeyBytes;
@@ -48,8 +49,8 @@ struct Stage {
     factors = reinterpret_cast<float*>(memory);
   }
   // By the fetching warps: rows from `token` of the document on, records of chunk `c`.
-  __device__ void load(const RuleProblem& problem, const TensorPieces& pieces, const T* keys, const T* queries, std::int64_t c, int tokens,
-                       int gate_head, bool with_q, bool with_rest, int thread) const {
+  __device__ void load(const RuleProblem& problem, const TensorPieces& pieces, const T* keys, const T* queries, std::int64_t c,
+                       int tokens, int gate_head, bool with_q, bool with_rest, int thread) const {
     const std::int64_t piece = c * problem.gate_heads + gate_head;
     if constexpr (kScalar) {
       copy_rows<K, kFetchers>(k, keys, problem.k.token_stride, kChunk, tokens, thread);
@@ -64,7 +65,8 @@ struct Stage {
     }
     const std::int64_t square = piece * kChunk * kChunk;
     copy_rows<kChunk, kFetchers>(t, static_cast<const T*>(pieces.t) + square, kChunk, kChunk, kChunk, thread);
-    if (with_rest) copy_rows<kChunk, kFetchers>(t_rest, static_cast<const T*>(pieces.t_rest) + square, kChunk, kChunk, kChunk, thread);
+    if (with_rest)
+      copy_rows<kChunk, kFetchers>(t_rest, static_cast<const T*>(pieces.t_rest) + square, kChunk, kChunk, kChunk, thread);
     if (with_q) copy_rows<kChunk, kFetchers>(p, static_cast<const T*>(pieces.p) + square, kChunk, kChunk, kChunk, thread);
   }
   __device__ float factor(int which, int row) const { return kScalar ? factors[which * kChunk + row] : 1.0f; }
@@ -96,7 +98,9 @@ struct StateTile {
   }
   __device__ void store(float* to, int V) {
     if (to == nullptr) return;
-    for_pairs([&](int i, int j, float& x, float& y) { *reinterpret_cast<float2*>(to + static_cast<std::int64_t>(i) * V + j) = make_float2(x, y); });
+    for_pairs([&](int i, int j, float& x, float& y) {
+      *reinterpret_cast<float2*>(to + static_cast<std::int64_t>(i) * V + j) = make_float2(x, y);
+    });
   }
   // As operand into shared memory, and to `kept` [K, V] unless null.
   __device__ void publish(T* tile, T* kept, int V) {
@@ -151,7 +155,8 @@ struct ValuePairs {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int t = first_row + i % 2 * 8, j = i / 2 * 8;
-      v[i] = t < tokens ? *reinterpret_cast<const std::uint32_t*>(static_cast<const T*>(p.v.data) + v_at + t * p.v.token_stride + j) : 0;
+      v[i] = t < tokens ? *reinterpret_cast<const std::uint32_t*>(static_cast<const T*>(p.v.data) + v_at + t * p.v.token_stride + j)
+                        : 0;
     }
     if constexpr (kScalar) return;
     const bool wide = p.write_dtype == DType::F32;
@@ -170,11 +175,11 @@ struct ValuePairs {
   }
 };
 
-// c += A B over all 64 tokens, A [64, 64] by rows (kTransposedA: its transpose), B [64, 32]; with the parts that rounding took from A
-// and B where they are given. Chains are short: the three products sum apart.
+// c += A B over all 64 tokens, A [64, 64] by rows (kTransposedA: its transpose), B [64, 32]; with the parts that rounding took from
+// A and B where they are given. Chains are short: the three products sum apart.
 template <bool kTransposedA, bool kSplit, class T>
-__device__ __forceinline__ void square_product(float (&c)[2][4], const T* a_tile, const T* a_rest, const T* b_tile, const T* b_rest, int row,
-                                               int column, int lane) {
+__device__ __forceinline__ void square_product(float (&c)[2][4], const T* a_tile, const T* a_rest, const T* b_tile, const T* b_rest,
+                                               int row, int column, int lane) {
   float more[2][4] = {}, most[2][4] = {};
 #pragma unroll
   for (int k = 0; k < kChunk; k += 16) {
@@ -212,7 +217,10 @@ struct Place {
     length = p.documents.cu_seqlens[document + 1] - p.documents.cu_seqlens[document];
     chunks = static_cast<int>((length + kChunk - 1) / kChunk);
   }
-  __device__ int tokens(int i) const { return static_cast<int>(length - static_cast<std::int64_t>(i) * kChunk < kChunk ? length - static_cast<std::int64_t>(i) * kChunk : kChunk); }
+  __device__ int tokens(int i) const {
+    return static_cast<int>(length - static_cast<std::int64_t>(i) * kChunk < kChunk ? length - static_cast<std::int64_t>(i) * kChunk
+                                                                                    : kChunk);
+  }
   template <class View>
   __device__ std::int64_t offset(const RuleProblem& p, const View& view, int of_head) const {
     return view_offset(view, p.documents, document, 0, of_head);
@@ -237,8 +245,8 @@ __global__ void __launch_bounds__(kThreads, 1) forward_scan(RuleProblem p, RuleO
       if (i + 1 < place.chunks) {
         const std::int64_t row = static_cast<std::int64_t>(i + 1) * kChunk;
         Operands(shared + (i + 1) % 2 * kStageBytes, !kKeep, kKeep, false)
-            .load(p, pieces, keys + row * p.k.token_stride, queries + row * p.q.token_stride, place.first + i + 1, place.tokens(i + 1), place.gate_head,
-                  !kKeep, kKeep, thread - kWorkers);
+            .load(p, pieces, keys + row * p.k.token_stride, queries + row * p.q.token_stride, place.first + i + 1,
+                  place.tokens(i + 1), place.gate_head, !kKeep, kKeep, thread - kWorkers);
       }
       commit_copies();
       if (i < 0) continue;
@@ -257,7 +265,8 @@ __global__ void __launch_bounds__(kThreads, 1) forward_scan(RuleProblem p, RuleO
   const std::int64_t state_at = place.index * K * V + place.first_column;
   state.load(p.initial_state == nullptr ? nullptr : p.initial_state + state_at, V);
   const int own_column = place.first_column + piece_column + lane % 4 * 2;
-  const std::int64_t v_at = place.offset(p, p.v, place.head) + own_column, w_at = kScalar ? 0 : place.offset(p, p.write, place.head) + own_column;
+  const std::int64_t v_at = place.offset(p, p.v, place.head) + own_column,
+                     w_at = kScalar ? 0 : place.offset(p, p.write, place.head) + own_column;
   T* o = kKeep ? nullptr : static_cast<T*>(out.o.data) + place.offset(p, out.o, place.head) + place.first_column;
   ValuePairs<T, kScalar> values;
   if (place.chunks > 0) values.load(p, v_at, w_at, place.tokens(0), own_row);
@@ -287,7 +296,8 @@ __global__ void __launch_bounds__(kThreads, 1) forward_scan(RuleProblem p, RuleO
       if constexpr (kScalar && kKeep) {
         const float2 v = values.product(p, at, 1);
         const float undamped = now.factor(kDecayKey, t);
-        store_pair(static_cast<T*>(pieces.y) + (piece * kChunk + t) * V + place.first_column + j, v.x - undamped * x, v.y - undamped * y);
+        store_pair(static_cast<T*>(pieces.y) + (piece * kChunk + t) * V + place.first_column + j, v.x - undamped * x,
+                   v.y - undamped * y);
       }
     });
     if (i + 1 < place.chunks) {
@@ -300,7 +310,8 @@ __global__ void __launch_bounds__(kThreads, 1) forward_scan(RuleProblem p, RuleO
     for_piece(u, row, piece_column, lane, [&](int t, int j, float& x, float& y, int) {
       const std::uint32_t bits = pack_pair<T>(x, y);
       *reinterpret_cast<std::uint32_t*>(u_tile + t * kTileStride + j) = bits;
-      if constexpr (kKeep) *reinterpret_cast<std::uint32_t*>(static_cast<T*>(pieces.u) + (piece * kChunk + t) * V + place.first_column + j) = bits;
+      if constexpr (kKeep)
+        *reinterpret_cast<std::uint32_t*>(static_cast<T*>(pieces.u) + (piece * kChunk + t) * V + place.first_column + j) = bits;
       if constexpr (kScalar) {
         const float f = now.factor(kWriteKey, t);
         store_pair(c_tile + t * kTileStride + j, f * x, f * y);
@@ -326,7 +337,8 @@ __global__ void __launch_bounds__(kThreads, 1) forward_scan(RuleProblem p, RuleO
 }
 
 template <class T, int K, bool kScalar>
-__global__ void __launch_bounds__(kThreads, 1) backward_scan(RuleProblem p, RuleGradients out, ChunkTable table, TensorPieces pieces) {
+__global__ void __launch_bounds__(kThreads, 1)
+    backward_scan(RuleProblem p, RuleGradients out, ChunkTable table, TensorPieces pieces) {
   DELTRON_DYNAMIC_SHARED(shared);
   using Operands = Stage<T, K, kScalar>;
   constexpr int kStageBytes = Operands::bytes(true, true, true);
@@ -344,9 +356,10 @@ __global__ void __launch_bounds__(kThreads, 1) backward_scan(RuleProblem p, Rule
       if (i > 0) {
         const std::int64_t row = static_cast<std::int64_t>(i - 1) * kChunk;
         const Operands stage(shared + (i - 1) % 2 * kStageBytes, true, true, true);
-        stage.load(p, pieces, keys + row * p.k.token_stride, queries + row * p.q.token_stride, place.first + i - 1, place.tokens(i - 1), place.gate_head, true,
-                   true, thread - kWorkers);
-        copy_rows<kTile, kFetchers>(stage.d_o, d_o + row * out.d_o.token_stride, out.d_o.token_stride, kChunk, place.tokens(i - 1), thread - kWorkers);
+        stage.load(p, pieces, keys + row * p.k.token_stride, queries + row * p.q.token_stride, place.first + i - 1,
+                   place.tokens(i - 1), place.gate_head, true, true, thread - kWorkers);
+        copy_rows<kTile, kFetchers>(stage.d_o, d_o + row * out.d_o.token_stride, out.d_o.token_stride, kChunk, place.tokens(i - 1),
+                                    thread - kWorkers);
       }
       commit_copies();
       if (i == place.chunks) continue;
@@ -380,7 +393,8 @@ __global__ void __launch_bounds__(kThreads, 1) backward_scan(RuleProblem p, Rule
       });
     }
     square_product<true, false>(u, now.p, now.p, now.d_o, now.d_o, row, piece_column, lane);
-    for_piece(u, row, piece_column, lane, [&](int t, int j, float& x, float& y, int) { store_split(u_tile, u_rest, t * kTileStride + j, x, y); });
+    for_piece(u, row, piece_column, lane,
+              [&](int t, int j, float& x, float& y, int) { store_split(u_tile, u_rest, t * kTileStride + j, x, y); });
     __syncthreads();
     float z[2][4] = {};
     square_product<true, true>(z, now.t, now.t_rest, u_tile, u_rest, row, piece_column, lane);
@@ -413,7 +427,8 @@ void scan_forward(const RuleProblem& p, const RuleOutputs& out, const ChunkTable
     const auto go = [&](auto scalar, auto kept) {
       constexpr bool kScalar = scalar.value, kKeep = kept.value;
       const std::size_t bytes = 2 * Stage<T, K, kScalar>::bytes(!kKeep, kKeep, false) + tiles_bytes<K, kScalar>(4);
-      launch("delta_rule_forward_scan", &forward_scan<T, K, kScalar, kKeep>, blocks, kThreads, bytes, stream, p, out, table, pieces);
+      launch("delta_rule_forward_scan", &forward_scan<T, K, kScalar, kKeep>, blocks, kThreads, bytes, stream, p, out, table,
+             pieces);
     };
     if (p.scalar_gates && keep) go(std::true_type{}, std::true_type{});
     if (p.scalar_gates && !keep) go(std::true_type{}, std::false_type{});

@@ -8,9 +8,9 @@ namespace deltron::kernels::cuda {
 inline constexpr int kMStride = kChunk + 4;  // of M in shared memory, floats: rows of 16-byte pieces
 
 // T = (I + M)^-1 in place of M, which is strictly lower triangular: blocks of 16 by forward substitution, a thread per column, then
-// twice two neighbours become one, [A 0; M B] -> [A 0; -B M A, B], all in fp32. Substitution where series would not be stable, and no
-// long chain for one warp. `kMatrices` of them side by side, each 64 rows of kMStride floats, `scratch` 32 rows each; all threads of the
-// block take part; barriers before and after are the caller's.
+// twice two neighbours become one, [A 0; M B] -> [A 0; -B M A, B], all in fp32. Substitution where series would not be stable, and
+// no long chain for one warp. `kMatrices` of them side by side, each 64 rows of kMStride floats, `scratch` 32 rows each; all
+// threads of the block take part; barriers before and after are the caller's.
 inline constexpr int kScratchStride = 36;
 
 template <int kSize, int kMatrices, int kThreads>
@@ -42,7 +42,8 @@ __device__ __forceinline__ void merge_inverses(float* m, float* scratch, int thr
         if (step == 0) {
           *reinterpret_cast<float4*>(w + (r + i) * kScratchStride + c) = sum[i];
         } else {
-          *reinterpret_cast<float4*>(square + (top + kSize + r + i) * kMStride + top + c) = make_float4(-sum[i].x, -sum[i].y, -sum[i].z, -sum[i].w);
+          *reinterpret_cast<float4*>(square + (top + kSize + r + i) * kMStride + top + c) =
+              make_float4(-sum[i].x, -sum[i].y, -sum[i].z, -sum[i].w);
         }
       }
     }
@@ -115,7 +116,8 @@ __device__ __forceinline__ void store_raw_pair(void* data, DType dtype, std::int
   if (dtype == DType::F32) {
     *reinterpret_cast<float2*>(static_cast<float*>(data) + at) = make_float2(x, y);
   } else {
-    *reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(data) + at) = dtype == DType::BF16 ? pack_pair<__nv_bfloat16>(x, y) : pack_pair<__half>(x, y);
+    *reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(data) + at) =
+        dtype == DType::BF16 ? pack_pair<__nv_bfloat16>(x, y) : pack_pair<__half>(x, y);
   }
 }
 

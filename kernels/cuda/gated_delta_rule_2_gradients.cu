@@ -1,8 +1,8 @@
-// Tensor-core path of gated delta rule 2, last step of backward, parallel over (chunk, key head): from S, D', U and Z of the scans all
-// gradients of the chunk, docs/gdn.md (12.16)-(12.21) and (12.23). Products with states and pair matrices are summed over the value
-// heads of a gate head on tensor cores, then decay is applied once: pairs of different sub-blocks of 16 rows on tensor cores around the
-// border before the later one, pairs inside one by a thread per (sub-block, channel) in fp32. dg is gathered from terms of which none
-// has to cancel another. A warp has the rows of one sub-block and a quarter of the channels.
+// Tensor-core path of gated delta rule 2, last step of backward, parallel over (chunk, key head): from S, D', U and Z of the scans
+// all gradients of the chunk, docs/gdn.md (12.16)-(12.21) and (12.23). Products with states and pair matrices are summed over the
+// value heads of a gate head on tensor cores, then decay is applied once: pairs of different sub-blocks of 16 rows on tensor cores
+// around the border before the later one, pairs inside one by a thread per (sub-block, channel) in fp32. dg is gathered from terms
+// of which none has to cancel another. A warp has the rows of one sub-block and a quarter of the channels.
 #include "kernels/cuda/delta_rule_records.cuh"
 #include "kernels/cuda/delta_rule_solve.cuh"
 
@@ -14,24 +14,25 @@ constexpr int kThreads = 512, kParts = 4, kBlock = 16, kBlocks = kChunk / kBlock
 template <class T, int K, int V>
 struct Shared {
   static constexpr int kKeyStride = K + kTilePad, kValueStride = V + kTilePad, kFloatStride = K + 4;
-  T *q, *k;                           // [64, K]
-  T *x, *n;                           // [64, 64]
-  float *q_rstd, *k_rstd;             // [64]
-  float *start, *end, *over;          // [4, K] e^G up to a sub-block, after it, over it
-  float *reads, *writes, *crossing;   // [4, K], [4, K], [6, K]: parts of dg of whole sub-blocks
-  float* carried;                     // [K] rowsum of S o D'
+  T *q, *k;                          // [64, K]
+  T *x, *n;                          // [64, 64]
+  float *q_rstd, *k_rstd;            // [64]
+  float *start, *end, *over;         // [4, K] e^G up to a sub-block, after it, over it
+  float *reads, *writes, *crossing;  // [4, K], [4, K], [6, K]: parts of dg of whole sub-blocks
+  float* carried;                    // [K] rowsum of S o D'
   // One after the other in the same place: operands of a value head; tables of decays; gradients.
-  T *u, *d_o, *z;                     // [64, V]
-  T *s, *d_s;                         // [K, V]
-  float *inside, *after;              // [64, K] e^G from the start of the sub-block to a row, from the row to its end
-  T *erased, *query, *ladder;         // as in the prepare kernel
-  float *d_q, *d_c, *d_k;             // [64, K]
+  T *u, *d_o, *z;              // [64, V]
+  T *s, *d_s;                  // [K, V]
+  float *inside, *after;       // [64, K] e^G from the start of the sub-block to a row, from the row to its end
+  T *erased, *query, *ladder;  // as in the prepare kernel
+  float *d_q, *d_c, *d_k;      // [64, K]
 
   static constexpr std::size_t kHeadBytes = 2 * (3 * kChunk + 2 * K) * kValueStride;
   static constexpr std::size_t kTableBytes = 4 * 2 * kChunk * kFloatStride + 2 * (2 * kChunk + 6 * kBlock) * kKeyStride;
   static constexpr std::size_t kGradientBytes = 4 * 3 * kChunk * kFloatStride;
   static constexpr std::size_t largest(std::size_t a, std::size_t b) { return a > b ? a : b; }
-  static constexpr std::size_t kFixedBytes = 2 * (2 * kChunk * kKeyStride + 2 * kChunk * kSquareStride) + 4 * (2 * kChunk + (5 * kBlocks + 6 + 1) * K);
+  static constexpr std::size_t kFixedBytes =
+      2 * (2 * kChunk * kKeyStride + 2 * kChunk * kSquareStride) + 4 * (2 * kChunk + (5 * kBlocks + 6 + 1) * K);
   static constexpr std::size_t bytes() { return kFixedBytes + largest(kHeadBytes, largest(kTableBytes, kGradientBytes)); }
   __device__ explicit Shared(char* memory) {
     T* next = reinterpret_cast<T*>(memory);
@@ -43,7 +44,8 @@ struct Shared {
     u = reinterpret_cast<T*>(shared), d_o = u + kChunk * kValueStride, z = d_o + kChunk * kValueStride;
     s = z + kChunk * kValueStride, d_s = s + K * kValueStride;
     inside = reinterpret_cast<float*>(shared), after = inside + kChunk * kFloatStride;
-    erased = reinterpret_cast<T*>(after + kChunk * kFloatStride), query = erased + kChunk * kKeyStride, ladder = query + kChunk * kKeyStride;
+    erased = reinterpret_cast<T*>(after + kChunk * kFloatStride), query = erased + kChunk * kKeyStride,
+    ladder = query + kChunk * kKeyStride;
     d_q = reinterpret_cast<float*>(shared), d_c = d_q + kChunk * kFloatStride, d_k = d_c + kChunk * kFloatStride;
   }
   __device__ T* rungs(int block) const { return ladder + block * (block - 1) / 2 * kBlock * kKeyStride; }
@@ -59,7 +61,8 @@ __device__ __forceinline__ float rows_sum(float x) {  // over the eight row lane
 
 // dv = w o Z, dw = v o Z (12.16): two channels a thread and turn.
 template <class T, int V>
-__device__ void value_gradients(const RuleProblem& p, const RuleGradients& out, const Chunk& chunk, int head, const T* z, int thread) {
+__device__ void value_gradients(const RuleProblem& p, const RuleGradients& out, const Chunk& chunk, int head, const T* z,
+                                int thread) {
   const std::int64_t v_at = view_offset(p.v, p.documents, chunk.document, chunk.begin, head);
   const std::int64_t w_at = view_offset(p.write, p.documents, chunk.document, chunk.begin, head);
   const std::int64_t d_v_at = view_offset(out.dv, p.documents, chunk.document, chunk.begin, head);
@@ -73,13 +76,15 @@ __device__ void value_gradients(const RuleProblem& p, const RuleGradients& out, 
     for (int turn = 0; turn < kBatch; ++turn) {
       const int i = thread + (first + turn) * kThreads, t = i / (V / 2), j = i % (V / 2) * 2;
       if (t >= chunk.tokens) continue;
-      v[turn].load(p.v.data, false, v_at + t * p.v.token_stride + j), write[turn].load(p.write.data, wide, w_at + t * p.write.token_stride + j);
+      v[turn].load(p.v.data, false, v_at + t * p.v.token_stride + j),
+          write[turn].load(p.write.data, wide, w_at + t * p.write.token_stride + j);
     }
 #pragma unroll
     for (int turn = 0; turn < kBatch; ++turn) {
       const int i = thread + (first + turn) * kThreads, t = i / (V / 2), j = i % (V / 2) * 2;
       if (t >= chunk.tokens) continue;
-      const float2 value = v[turn].value(p.dtype), raw = write[turn].value(p.write_dtype), dz = load_pair(z + t * (V + kTilePad) + j);
+      const float2 value = v[turn].value(p.dtype), raw = write[turn].value(p.write_dtype),
+                   dz = load_pair(z + t * (V + kTilePad) + j);
       const float w[2] = {activated_write(p, raw.x), activated_write(p, raw.y)};
       float d_w[2] = {value.x * dz.x, value.y * dz.y};
       if (p.raw) d_w[0] *= w[0] * (1 - w[0]), d_w[1] *= w[1] * (1 - w[1]);
@@ -150,13 +155,16 @@ __device__ void make_tables(const Shared<T, K, V>& m, int thread) {
 }
 
 template <class T, int K, int V>
-__global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGradients out, ChunkTable table, TensorPieces pieces, GatePieces gates) {
+__global__ void __launch_bounds__(kThreads, 1)
+    gradients(RuleProblem p, RuleGradients out, ChunkTable table, TensorPieces pieces, GatePieces gates) {
   DELTRON_DYNAMIC_SHARED(memory);
   using Tiles = Shared<T, K, V>;
   const Tiles m(memory);
-  constexpr int kKeyStride = Tiles::kKeyStride, kValueStride = Tiles::kValueStride, kFloatStride = Tiles::kFloatStride, kPieces = K / 8 / kParts;
+  constexpr int kKeyStride = Tiles::kKeyStride, kValueStride = Tiles::kValueStride, kFloatStride = Tiles::kFloatStride,
+                kPieces = K / 8 / kParts;
   const std::int64_t c = blockIdx.x / p.key_heads;
-  const int key_head = static_cast<int>(blockIdx.x % p.key_heads), thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const int key_head = static_cast<int>(blockIdx.x % p.key_heads), thread = static_cast<int>(threadIdx.x), warp = thread / 32,
+            lane = thread % 32;
   const int block = warp % 4, row = block * kBlock, column = warp / 4 * (K / kParts), pair_column = warp / 4 * kBlock;
   const Chunk chunk = table.chunks[c];
   const std::int64_t first_token = p.documents.cu_seqlens[chunk.document] + chunk.begin;
@@ -168,14 +176,15 @@ __global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGrad
 
   for (int gate_head = key_head * gates_of_key; gate_head < (key_head + 1) * gates_of_key; ++gate_head) {
     const std::int64_t gate_piece = c * p.gate_heads + gate_head;
-    const float* decays = pieces.decay + gate_piece * kChunk * K;                        // [64, K]
-    const T* erases = static_cast<const T*>(pieces.erase) + gate_piece * kChunk * K;     // [64, K]
+    const float* decays = pieces.decay + gate_piece * kChunk * K;                     // [64, K]
+    const T* erases = static_cast<const T*>(pieces.erase) + gate_piece * kChunk * K;  // [64, K]
     float of_q[kPieces][4] = {}, of_c[kPieces][4] = {}, of_k[kPieces][4] = {}, x[2][4] = {}, n[2][4] = {};
     for (int head = gate_head * group; head < (gate_head + 1) * group; ++head) {
       const std::int64_t piece = c * p.value_heads + head;
       const std::int64_t d_o_at = view_offset(out.d_o, p.documents, chunk.document, chunk.begin, head);
       copy_rows<V, kThreads>(m.u, static_cast<const T*>(pieces.u) + piece * kChunk * V, V, kChunk, kChunk, thread);
-      copy_rows<V, kThreads>(m.d_o, static_cast<const T*>(out.d_o.data) + d_o_at, out.d_o.token_stride, kChunk, chunk.tokens, thread);
+      copy_rows<V, kThreads>(m.d_o, static_cast<const T*>(out.d_o.data) + d_o_at, out.d_o.token_stride, kChunk, chunk.tokens,
+                             thread);
       copy_rows<V, kThreads>(m.z, static_cast<const T*>(pieces.z) + piece * kChunk * V, V, kChunk, kChunk, thread);
       commit_copies();
       copy_rows<V, kThreads>(m.s, static_cast<const T*>(pieces.states) + piece * K * V, V, K, K, thread);
@@ -238,7 +247,8 @@ __global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGrad
         const float start = m.start[block * K + at];
         of_q[piece8][e] *= p.scale * start, of_c[piece8][e] *= -start, of_k[piece8][e] *= m.end[block * K + at];
         const float key = m.k_rstd[i] * widen(m.k[i * kKeyStride + at]);
-        reads[e % 2] += widen(m.query[i * kKeyStride + at]) * of_q[piece8][e] + widen(m.erased[i * kKeyStride + at]) * of_c[piece8][e];
+        reads[e % 2] +=
+            widen(m.query[i * kKeyStride + at]) * of_q[piece8][e] + widen(m.erased[i * kKeyStride + at]) * of_c[piece8][e];
         writes[e % 2] += m.after[i * kFloatStride + at] * key * of_k[piece8][e];
       }
 #pragma unroll
@@ -253,8 +263,10 @@ __global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGrad
     }
     for (int later = block + 1; later < kBlocks; ++later) {
       float temp[kPieces][4] = {};
-      warp_product<true, false, kPieces / 2>(temp, m.x, kSquareStride, row, m.query, kKeyStride, column, later * kBlock, (later + 1) * kBlock, lane);
-      warp_product<true, false, kPieces / 2>(temp, m.n, kSquareStride, row, m.erased, kKeyStride, column, later * kBlock, (later + 1) * kBlock, lane);
+      warp_product<true, false, kPieces / 2>(temp, m.x, kSquareStride, row, m.query, kKeyStride, column, later * kBlock,
+                                             (later + 1) * kBlock, lane);
+      warp_product<true, false, kPieces / 2>(temp, m.n, kSquareStride, row, m.erased, kKeyStride, column, later * kBlock,
+                                             (later + 1) * kBlock, lane);
 #pragma unroll
       for (int piece8 = 0; piece8 < kPieces; ++piece8) {
         const int d = column + 8 * piece8 + lane % 4 * 2;
@@ -386,8 +398,8 @@ void gradients_channel(const RuleProblem& p, const RuleGradients& out, const Chu
   with_tensor_types(p, [&](auto type, auto key, auto value) {
     using T = decltype(type);
     constexpr int K = key.value, V = value.value;
-    launch("gated_delta_rule_2_gradients", &gradients<T, K, V>, table.count * p.key_heads, kThreads, Shared<T, K, V>::bytes(), stream, p, out, table,
-           pieces, gates);
+    launch("gated_delta_rule_2_gradients", &gradients<T, K, V>, table.count * p.key_heads, kThreads, Shared<T, K, V>::bytes(),
+           stream, p, out, table, pieces, gates);
   });
 }
 

@@ -1,7 +1,7 @@
-// Tensor-core path of gated delta rule 2, first step, parallel over (chunk, gate head): decays along the chunk, the pair matrices M and
-// P (docs/gdn.md 12.10, 12.11), T = (I + M)^-1 by substitution in fp32, and the tiles that the scans multiply with.
-// Decay is never an exponent that could be positive: everything is a product of e^g <= 1 of single tokens. Sub-blocks of 16 rows: pairs
-// in different ones by tensor cores around the border before the later one, pairs inside one on CUDA cores in fp32.
+// Tensor-core path of gated delta rule 2, first step, parallel over (chunk, gate head): decays along the chunk, the pair matrices M
+// and P (docs/gdn.md 12.10, 12.11), T = (I + M)^-1 by substitution in fp32, and the tiles that the scans multiply with. Decay is
+// never an exponent that could be positive: everything is a product of e^g <= 1 of single tokens. Sub-blocks of 16 rows: pairs in
+// different ones by tensor cores around the border before the later one, pairs inside one on CUDA cores in fp32.
 #include "kernels/cuda/delta_rule_records.cuh"
 #include "kernels/cuda/delta_rule_solve.cuh"
 
@@ -13,13 +13,13 @@ constexpr int kThreads = 512, kBlock = 16, kBlocks = kChunk / kBlock;
 template <class T, int K>
 struct Shared {
   static constexpr int kStride = K + kTilePad, kFloatStride = K + 4;
-  T *k, *q;            // [64, K] as given
-  T *erased, *query;   // [64, K] c and q, decayed from the start of their sub-block
-  T* ladder;           // [16 + 32 + 48, K] keys of earlier sub-blocks, decayed to the border before sub-block 1, 2, 3
-  float *decay, *c;    // [64, K] e^g, b k
-  float* m;            // [64, kMStride]
+  T *k, *q;           // [64, K] as given
+  T *erased, *query;  // [64, K] c and q, decayed from the start of their sub-block
+  T* ladder;          // [16 + 32 + 48, K] keys of earlier sub-blocks, decayed to the border before sub-block 1, 2, 3
+  float *decay, *c;   // [64, K] e^g, b k
+  float* m;           // [64, kMStride]
   float *q_rstd, *k_rstd;
-  float* over;         // [4, K] e^G over a whole sub-block
+  float* over;  // [4, K] e^G over a whole sub-block
 
   static constexpr std::size_t bytes() {
     return 2 * (4 * kChunk + 6 * kBlock) * kStride + 4 * (2 * kChunk * kFloatStride + kChunk * kMStride + 2 * kChunk + kBlocks * K);
@@ -44,7 +44,8 @@ __global__ void __launch_bounds__(256) activate(RuleProblem p, ChunkTable table,
   const Chunk chunk = table.chunks[piece / static_cast<unsigned>(p.gate_heads)];
   const std::int64_t decay_at = view_offset(p.decay, p.documents, chunk.document, chunk.begin, head) + d;
   const std::int64_t erase_at = view_offset(p.erase, p.documents, chunk.document, chunk.begin, head) + d;
-  const float rate = p.raw ? expf(p.A_log[head]) : 0, bias[2] = {p.raw ? p.dt_bias[head * K + d] : 0, p.raw ? p.dt_bias[head * K + d + 1] : 0};
+  const float rate = p.raw ? expf(p.A_log[head]) : 0,
+              bias[2] = {p.raw ? p.dt_bias[head * K + d] : 0, p.raw ? p.dt_bias[head * K + d + 1] : 0};
 #pragma unroll 4
   for (int t = first + static_cast<int>(threadIdx.x) / (K / 2); t < first + kBlock; t += 512 / K) {
     float decay[2] = {1, 1}, erase[2] = {0, 0};
@@ -77,12 +78,14 @@ __global__ void __launch_bounds__(kThreads, 1) prepare(RuleProblem p, ChunkTable
   const std::int64_t q_at = view_offset(p.q, p.documents, chunk.document, chunk.begin, key_head);
   copy_rows<K, kThreads>(s.k, static_cast<const T*>(p.k.data) + k_at, p.k.token_stride, kChunk, chunk.tokens, thread);
   copy_rows<K, kThreads>(s.q, static_cast<const T*>(p.q.data) + q_at, p.q.token_stride, kChunk, chunk.tokens, thread);
-  copy_rows<K, kThreads>(s.erased, static_cast<const T*>(pieces.erase) + piece * kChunk * K, K, kChunk, kChunk, thread);  // b, replaced in place
+  copy_rows<K, kThreads>(s.erased, static_cast<const T*>(pieces.erase) + piece * kChunk * K, K, kChunk, kChunk,
+                         thread);  // b, replaced in place
   copy_float_rows<K, kThreads>(s.decay, kFloatStride, pieces.decay + piece * kChunk * K, thread);
   commit_copies();
   wait_copies<0>();
   __syncthreads();
-  for (int r = warp; r < 2 * kChunk; r += kThreads / 32) row_rstd<K>(p, (r < kChunk ? s.k : s.q) + r % kChunk * kStride, (r < kChunk ? s.k_rstd : s.q_rstd) + r % kChunk, lane);
+  for (int r = warp; r < 2 * kChunk; r += kThreads / 32)
+    row_rstd<K>(p, (r < kChunk ? s.k : s.q) + r % kChunk * kStride, (r < kChunk ? s.k_rstd : s.q_rstd) + r % kChunk, lane);
   __syncthreads();
 
   T* const key_end = static_cast<T*>(pieces.key_end) + piece * kChunk * K;
@@ -96,7 +99,8 @@ __global__ void __launch_bounds__(kThreads, 1) prepare(RuleProblem p, ChunkTable
 #pragma unroll
       for (int i = 0; i < kBlock; ++i) {
         decay[i] = s.decay[(first + i) * kFloatStride + d], e[i] = widen(s.erased[(first + i) * kStride + d]);
-        key[i] = widen(s.k[(first + i) * kStride + d]) * s.k_rstd[first + i], query[i] = widen(s.q[(first + i) * kStride + d]) * s.q_rstd[first + i];
+        key[i] = widen(s.k[(first + i) * kStride + d]) * s.k_rstd[first + i],
+        query[i] = widen(s.q[(first + i) * kStride + d]) * s.q_rstd[first + i];
       }
       float over = 1;
 #pragma unroll
@@ -207,7 +211,8 @@ void prepare_channel(const RuleProblem& p, const ChunkTable& table, const Tensor
     using T = decltype(type);
     constexpr int K = key.value;
     launch("gated_delta_rule_2_activate", &activate<T, K>, table.count * p.gate_heads * kBlocks, 256, 0, stream, p, table, pieces);
-    launch("gated_delta_rule_2_prepare", &prepare<T, K>, table.count * p.gate_heads, kThreads, Shared<T, K>::bytes(), stream, p, table, pieces);
+    launch("gated_delta_rule_2_prepare", &prepare<T, K>, table.count * p.gate_heads, kThreads, Shared<T, K>::bytes(), stream, p,
+           table, pieces);
   });
 }
 

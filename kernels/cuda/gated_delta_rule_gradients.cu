@@ -1,5 +1,5 @@
-// Tensor-core path of the gated delta rule, last step of backward, parallel over (chunk, key head): from S, D', U and Z of the scans
-// all gradients of the chunk, docs/gdn.md (7.3)-(7.8) and (7.10), summed over the value heads of the group in rising order.
+// Tensor-core path of the gated delta rule, last step of backward, parallel over (chunk, key head): from S, D', U and Z of the
+// scans all gradients of the chunk, docs/gdn.md (7.3)-(7.8) and (7.10), summed over the value heads of the group in rising order.
 // Rows of q and k are used as given; norms enter as factors of rows: with x' = r x, r_q dq' and r_k dk' are summed.
 // At T 8192, Hk 16, Hv 32, D 128: about 620 MB, 0.15 ms by bytes; 70 GFLOP.
 #include "kernels/cuda/delta_rule_records.cuh"
@@ -15,14 +15,14 @@ enum Sum : int { kReads, kWrites, kBetaSum, kBetaPairs, kAlong, kSums };
 template <class T, int K, int V>
 struct Shared {
   static constexpr int kKeyStride = K + kTilePad, kValueStride = V + kTilePad;
-  T *q, *k;         // [64, K]
-  T *u, *d_o, *z;   // [64, V]
-  T *s, *d_s;       // [K, V]
-  T *x, *n;         // [64, 64]
-  float* pairs;     // [64, 65]
-  float* factors;   // [kFactors, 64]
-  float* sums;      // [kParts, kSums, 64]: by part of the columns
-  float* carried;   // [warps]
+  T *q, *k;        // [64, K]
+  T *u, *d_o, *z;  // [64, V]
+  T *s, *d_s;      // [K, V]
+  T *x, *n;        // [64, 64]
+  float* pairs;    // [64, 65]
+  float* factors;  // [kFactors, 64]
+  float* sums;     // [kParts, kSums, 64]: by part of the columns
+  float* carried;  // [warps]
 
   static constexpr std::size_t bytes() {
     return 2 * (2 * kChunk * kKeyStride + 3 * kChunk * kValueStride + 2 * K * kValueStride + 2 * kChunk * kSquareStride) +
@@ -51,7 +51,8 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-// temp = factor_row * temp; per row the dot with the tile's row (columns of this warp), given to lanes 0 of quads by `out(row, dot)`.
+// temp = factor_row * temp; per row the dot with the tile's row (columns of this warp), given to lanes 0 of quads by `out(row,
+// dot)`.
 template <int kPieces, class T, class Scale, class Out>
 __device__ __forceinline__ void scale_and_dot(float (&temp)[kPieces][4], const T* tile, int stride, int row, int column, int lane,
                                               const Scale& scale, const Out& out) {
@@ -72,15 +73,17 @@ __device__ __forceinline__ void scale_and_dot(float (&temp)[kPieces][4], const T
 }
 
 template <class T, int K, int V>
-__global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGradients out, ChunkTable table, TensorPieces pieces,
-                                                         GatePieces gates) {
+__global__ void __launch_bounds__(kThreads, 1)
+    gradients(RuleProblem p, RuleGradients out, ChunkTable table, TensorPieces pieces, GatePieces gates) {
   DELTRON_DYNAMIC_SHARED(memory);
   using Tiles = Shared<T, K, V>;
   const Tiles m(memory);
   constexpr int kKeyStride = Tiles::kKeyStride, kValueStride = Tiles::kValueStride, kPieces = K / 8 / kParts;
   const std::int64_t c = blockIdx.x / p.key_heads;
-  const int key_head = static_cast<int>(blockIdx.x % p.key_heads), thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  const int row = warp % 4 * 16, columns_part = warp / 4, column = columns_part * (K / kParts), pair_column = columns_part * (kChunk / kParts);
+  const int key_head = static_cast<int>(blockIdx.x % p.key_heads), thread = static_cast<int>(threadIdx.x), warp = thread / 32,
+            lane = thread % 32;
+  const int row = warp % 4 * 16, columns_part = warp / 4, column = columns_part * (K / kParts),
+            pair_column = columns_part * (kChunk / kParts);
   const Chunk chunk = table.chunks[c];
   const std::int64_t first_token = p.documents.cu_seqlens[chunk.document] + chunk.begin;
   const std::int64_t k_at = view_offset(p.k, p.documents, chunk.document, chunk.begin, key_head);
@@ -168,7 +171,8 @@ __global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGrad
         for (int j = part * 8; j < V; j += 64) {
           const uint4 y_bits = *reinterpret_cast<const uint4*>(partner + j);
           const uint4 z_bits = *reinterpret_cast<const uint4*>(m.z + t * kValueStride + j);
-          const std::uint32_t y_words[4] = {y_bits.x, y_bits.y, y_bits.z, y_bits.w}, z_words[4] = {z_bits.x, z_bits.y, z_bits.z, z_bits.w};
+          const std::uint32_t y_words[4] = {y_bits.x, y_bits.y, y_bits.z, y_bits.w},
+                              z_words[4] = {z_bits.x, z_bits.y, z_bits.z, z_bits.w};
           std::uint32_t d_v[4];
 #pragma unroll
           for (int w = 0; w < 4; ++w) {
@@ -190,8 +194,9 @@ __global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGrad
     {
       float temp[kPieces][4] = {};
       warp_product<false, true, kPieces / 2>(temp, m.d_o, kValueStride, row, m.s, kValueStride, column, 0, V, lane);
-      scale_and_dot(temp, m.q, kKeyStride, row, column, lane, [&](int i) { return factor(kReadQuery, i); },
-                    [&](int i, float dot) { reads[(i - row) / 8] = dot; });
+      scale_and_dot(
+          temp, m.q, kKeyStride, row, column, lane, [&](int i) { return factor(kReadQuery, i); },
+          [&](int i, float dot) { reads[(i - row) / 8] = dot; });
 #pragma unroll
       for (int n = 0; n < kPieces; ++n) {
 #pragma unroll
@@ -201,8 +206,9 @@ __global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGrad
     {
       float temp[kPieces][4] = {};
       warp_product<false, true, kPieces / 2>(temp, m.z, kValueStride, row, m.s, kValueStride, column, 0, V, lane);
-      scale_and_dot(temp, m.k, kKeyStride, row, column, lane, [&](int i) { return -factor(kReadKey, i); },
-                    [&](int i, float dot) { reads[(i - row) / 8] += dot; });
+      scale_and_dot(
+          temp, m.k, kKeyStride, row, column, lane, [&](int i) { return -factor(kReadKey, i); },
+          [&](int i, float dot) { reads[(i - row) / 8] += dot; });
 #pragma unroll
       for (int n = 0; n < kPieces; ++n) {
 #pragma unroll
@@ -222,8 +228,9 @@ __global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGrad
     {
       float temp[kPieces][4] = {};
       warp_product<false, true, kPieces / 2>(temp, m.u, kValueStride, row, m.d_s, kValueStride, column, 0, V, lane);
-      scale_and_dot(temp, m.k, kKeyStride, row, column, lane, [&](int i) { return factor(kWriteKey, i); },
-                    [&](int i, float dot) { sum_of(kWrites, columns_part)[i] = dot; });
+      scale_and_dot(
+          temp, m.k, kKeyStride, row, column, lane, [&](int i) { return factor(kWriteKey, i); },
+          [&](int i, float dot) { sum_of(kWrites, columns_part)[i] = dot; });
 #pragma unroll
       for (int n = 0; n < kPieces; ++n) {
 #pragma unroll
@@ -242,7 +249,8 @@ __global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGrad
         const int i = at / V, j = at % V;
         const uint4 s_bits = *reinterpret_cast<const uint4*>(m.s + i * kValueStride + j);
         const uint4 d_bits = *reinterpret_cast<const uint4*>(m.d_s + i * kValueStride + j);
-        const std::uint32_t s_words[4] = {s_bits.x, s_bits.y, s_bits.z, s_bits.w}, d_words[4] = {d_bits.x, d_bits.y, d_bits.z, d_bits.w};
+        const std::uint32_t s_words[4] = {s_bits.x, s_bits.y, s_bits.z, s_bits.w},
+                            d_words[4] = {d_bits.x, d_bits.y, d_bits.z, d_bits.w};
 #pragma unroll
         for (int w = 0; w < 4; ++w) {
           const float2 s = unpack_pair<T>(s_words[w]), d = unpack_pair<T>(d_words[w]);
@@ -278,10 +286,11 @@ __global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGrad
   }
 
   // Through the norms (4.4): dx = dx' - r^2 x (x . dx'), with dx' = r dx^.
-  const auto finish = [&](float (&d)[kPieces][4], const T* tile, const MutableHeadView& view, int which) {
+  const auto finish = [&](float(&d)[kPieces][4], const T* tile, const MutableHeadView& view, int which) {
     if (p.use_qk_l2norm) {
-      scale_and_dot(d, tile, kKeyStride, row, column, lane, [](int) { return 1.0f; },
-                    [&](int i, float dot) { sum_of(kAlong, columns_part)[i] = dot; });
+      scale_and_dot(
+          d, tile, kKeyStride, row, column, lane, [](int) { return 1.0f; },
+          [&](int i, float dot) { sum_of(kAlong, columns_part)[i] = dot; });
       __syncthreads();
     }
     const std::int64_t at = view_offset(view, p.documents, chunk.document, chunk.begin, key_head);
@@ -295,7 +304,8 @@ __global__ void __launch_bounds__(kThreads, 1) gradients(RuleProblem p, RuleGrad
       for (int n = 0; n < kPieces; ++n) {
         const int j = column + 8 * n + lane % 4 * 2;
         const float2 y = load_pair(tile + i * kKeyStride + j);
-        store_pair(static_cast<T*>(view.data) + at + i * view.token_stride + j, d[n][2 * half] - along * y.x, d[n][2 * half + 1] - along * y.y);
+        store_pair(static_cast<T*>(view.data) + at + i * view.token_stride + j, d[n][2 * half] - along * y.x,
+                   d[n][2 * half + 1] - along * y.y);
       }
     }
     __syncthreads();
@@ -311,8 +321,8 @@ void gradients_scalar(const RuleProblem& p, const RuleGradients& out, const Chun
   with_tensor_types(p, [&](auto type, auto key, auto value) {
     using T = decltype(type);
     constexpr int K = key.value, V = value.value;
-    launch("gated_delta_rule_gradients", &gradients<T, K, V>, table.count * p.key_heads, kThreads, Shared<T, K, V>::bytes(), stream, p, out, table,
-           pieces, gates);
+    launch("gated_delta_rule_gradients", &gradients<T, K, V>, table.count * p.key_heads, kThreads, Shared<T, K, V>::bytes(), stream,
+           p, out, table, pieces, gates);
   });
 }
 

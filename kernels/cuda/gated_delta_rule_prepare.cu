@@ -55,13 +55,14 @@ __global__ void __launch_bounds__(kThreads, 4) prepare(RuleProblem p, T* t_inver
   constexpr int kStride = K + kTilePad;
   T* k_tile = reinterpret_cast<T*>(shared);
   T* q_tile = k_tile + kChunk * kStride;
-  float* m = reinterpret_cast<float*>(shared);                        // [2][64, kMStride], over the tiles once these are used up
+  float* m = reinterpret_cast<float*>(shared);  // [2][64, kMStride], over the tiles once these are used up
   float* factors = reinterpret_cast<float*>(shared + tile_bytes<T, K>());  // [2][kFactors, 64]
   float* q_rstd = factors + 2 * kFactors * kChunk;
   float* k_rstd = q_rstd + kChunk;
   float* scratch = k_rstd + kChunk;  // [2][32, kScratchStride]
   const std::int64_t c = blockIdx.x / p.key_heads;
-  const int key_head = static_cast<int>(blockIdx.x % p.key_heads), thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const int key_head = static_cast<int>(blockIdx.x % p.key_heads), thread = static_cast<int>(threadIdx.x), warp = thread / 32,
+            lane = thread % 32;
   const Chunk chunk = table.chunks[c];
   const std::int64_t k_at = view_offset(p.k, p.documents, chunk.document, chunk.begin, key_head);
   const std::int64_t q_at = view_offset(p.q, p.documents, chunk.document, chunk.begin, key_head);
@@ -106,7 +107,8 @@ __global__ void __launch_bounds__(kThreads, 4) prepare(RuleProblem p, T* t_inver
       }
     }
     __syncthreads();  // norms are there, tiles are used up
-    if (warp < count) make_factors(p, chunk, key_head * group + base + warp, q_rstd, k_rstd, factors + warp * kFactors * kChunk, lane);
+    if (warp < count)
+      make_factors(p, chunk, key_head * group + base + warp, q_rstd, k_rstd, factors + warp * kFactors * kChunk, lane);
     __syncthreads();
     for (int which = 0; which < count; ++which) {
       const std::int64_t piece = c * p.value_heads + key_head * group + base + which;
@@ -129,7 +131,8 @@ __global__ void __launch_bounds__(kThreads, 4) prepare(RuleProblem p, T* t_inver
             m_pair[e] = j < i ? of_key * decay * kk[n][2 * half + e] : 0.0f;
             p_pair[e] = of_query * decay * qk[n][2 * half + e];
           }
-          *reinterpret_cast<float2*>(m + (which * kChunk + i) * kMStride + 8 * n + lane % 4 * 2) = make_float2(m_pair[0], m_pair[1]);
+          *reinterpret_cast<float2*>(m + (which * kChunk + i) * kMStride + 8 * n + lane % 4 * 2) =
+              make_float2(m_pair[0], m_pair[1]);
           store_pair(p_out + i * kChunk + 8 * n + lane % 4 * 2, p_pair[0], p_pair[1]);
         }
       }
@@ -137,7 +140,8 @@ __global__ void __launch_bounds__(kThreads, 4) prepare(RuleProblem p, T* t_inver
     __syncthreads();
     invert_unit_lower<2, kThreads>(m, scratch, thread);  // of a single last head the second matrix is left over, and not read
     for (int i = thread; i < count * kChunk * kChunk / 2; i += kThreads) {
-      const int which = i / (kChunk * kChunk / 2), r = i / (kChunk / 2) % kChunk, j = i % (kChunk / 2) * 2, head = key_head * group + base + which;
+      const int which = i / (kChunk * kChunk / 2), r = i / (kChunk / 2) % kChunk, j = i % (kChunk / 2) * 2,
+                head = key_head * group + base + which;
       float2 x = *reinterpret_cast<const float2*>(m + (which * kChunk + r) * kMStride + j);
       if (j > r) x.x = 0;
       if (j + 1 > r) x.y = 0;
@@ -158,13 +162,14 @@ __global__ void __launch_bounds__(kThreads, 4) prepare(RuleProblem p, T* t_inver
 
 }  // namespace
 
-void prepare_scalar(const RuleProblem& p, void* t_inverse, const ChunkTable& table, const TensorPieces& pieces, cudaStream_t stream) {
+void prepare_scalar(const RuleProblem& p, void* t_inverse, const ChunkTable& table, const TensorPieces& pieces,
+                    cudaStream_t stream) {
   with_tensor_types(p, [&](auto type, auto key, auto) {
     using T = decltype(type);
     constexpr int K = key.value;
     const std::size_t bytes = tile_bytes<T, K>() + 4 * (2 * kFactors * kChunk + 2 * kChunk + 2 * 32 * kScratchStride);
-    launch("gated_delta_rule_prepare", &prepare<T, K>, table.count * p.key_heads, kThreads, bytes, stream, p, static_cast<T*>(t_inverse), table,
-           pieces);
+    launch("gated_delta_rule_prepare", &prepare<T, K>, table.count * p.key_heads, kThreads, bytes, stream, p,
+           static_cast<T*>(t_inverse), table, pieces);
   });
 }
 

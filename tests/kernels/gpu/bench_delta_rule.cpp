@@ -83,22 +83,26 @@ void bench(const Case& c, int repeats) {
   };
   std::vector<Set> sets;
   for (std::uint64_t s = 1; s <= 2; ++s) {
-    sets.push_back(Set{random_bfloat16(T * Hk * D, 1, 0, s), random_bfloat16(T * Hk * D, 1, 0, s + 10), random_bfloat16(T * Hv * D, 1, 0, s + 20),
-                       random_bfloat16(T * gates, 2, -2, s + 30), random_bfloat16(T * gates, 2, 0, s + 40), random_bfloat16(T * writes, 2, 0, s + 50),
+    sets.push_back(Set{random_bfloat16(T * Hk * D, 1, 0, s), random_bfloat16(T * Hk * D, 1, 0, s + 10),
+                       random_bfloat16(T * Hv * D, 1, 0, s + 20), random_bfloat16(T * gates, 2, -2, s + 30),
+                       random_bfloat16(T * gates, 2, 0, s + 40), random_bfloat16(T * writes, 2, 0, s + 50),
                        random_bfloat16(T * Hv * D, 1, 0, s + 60)});
   }
   const std::int64_t gate_heads = c.rule == 1 ? Hv : Hk, gate_width = c.rule == 1 ? 1 : D;
   const DeviceMemory A_log = upload(std::vector<float>(static_cast<std::size_t>(gate_heads), 0.0f)),
                      dt_bias = upload(std::vector<float>(static_cast<std::size_t>(gate_heads * gate_width), 0.0f));
   const DeviceMemory o(static_cast<std::size_t>(2 * T * Hv * D)), state(static_cast<std::size_t>(4 * c.documents * Hv * D * D)),
-      inverse(static_cast<std::size_t>(2 * T * Hv * 64)), dq(static_cast<std::size_t>(2 * T * Hk * D)), dk(static_cast<std::size_t>(2 * T * Hk * D)),
-      dv(static_cast<std::size_t>(2 * T * Hv * D)), d_decay(static_cast<std::size_t>(2 * T * gates)), d_erase(static_cast<std::size_t>(2 * T * gates)),
-      d_write(static_cast<std::size_t>(2 * T * writes)), d_A(static_cast<std::size_t>(4 * gate_heads)), d_bias(static_cast<std::size_t>(4 * gate_heads * gate_width));
+      inverse(static_cast<std::size_t>(2 * T * Hv * 64)), dq(static_cast<std::size_t>(2 * T * Hk * D)),
+      dk(static_cast<std::size_t>(2 * T * Hk * D)), dv(static_cast<std::size_t>(2 * T * Hv * D)),
+      d_decay(static_cast<std::size_t>(2 * T * gates)), d_erase(static_cast<std::size_t>(2 * T * gates)),
+      d_write(static_cast<std::size_t>(2 * T * writes)), d_A(static_cast<std::size_t>(4 * gate_heads)),
+      d_bias(static_cast<std::size_t>(4 * gate_heads * gate_width));
   const StreamHandle stream{DeviceKind::Cuda, nullptr, nullptr};
   const auto rows = [](const void* data, std::int64_t heads, std::int64_t dim) { return HeadView{data, 0, heads * dim, dim}; };
   const auto out_rows = [](void* data, std::int64_t heads, std::int64_t dim) { return MutableHeadView{data, 0, heads * dim, dim}; };
   const auto common = [&](auto& a, const Set& s) {
-    a.tokens = T, a.key_heads = Hk, a.value_heads = Hv, a.key_dim = D, a.value_dim = D, a.documents = documents, a.dtype = DType::BF16;
+    a.tokens = T, a.key_heads = Hk, a.value_heads = Hv, a.key_dim = D, a.value_dim = D, a.documents = documents,
+    a.dtype = DType::BF16;
     a.q = rows(s.q.data, Hk, D), a.k = rows(s.k.data, Hk, D), a.v = rows(s.v.data, Hv, D);
     a.gate_form = GateForm::Raw, a.decay = rows(s.decay.data, gate_heads, gate_width), a.decay_dtype = DType::BF16;
     a.A_log = A_log.data, a.dt_bias = dt_bias.data, a.use_qk_l2norm = true, a.scale = 0.088;
@@ -112,8 +116,8 @@ void bench(const Case& c, int repeats) {
   double forward = 0, backward = 0;
   std::int64_t bytes = 0;
   const char* name = "";
-  const auto run = [&](auto f, auto b, const auto& add_forward, const auto& add_backward, auto forward_bytes, auto backward_bytes, auto go_forward,
-                       auto go_backward) {
+  const auto run = [&](auto f, auto b, const auto& add_forward, const auto& add_backward, auto forward_bytes, auto backward_bytes,
+                       auto go_forward, auto go_backward) {
     common(f, sets[0]), add_forward(f, sets[0]);
     common(b, sets[0]), common_backward(b, sets[0]), add_backward(b, sets[0]);
     f.o = out_rows(o.data, Hv, D), f.final_state = state.data;
@@ -131,11 +135,14 @@ void bench(const Case& c, int repeats) {
     });
   };
   if (c.rule == 1) {
-    const auto add = [&](auto& a, const Set& s) { a.beta = rows(s.erase.data, Hv, 1), a.beta_dtype = DType::BF16, a.t_inverse = inverse.data; };
+    const auto add = [&](auto& a, const Set& s) {
+      a.beta = rows(s.erase.data, Hv, 1), a.beta_dtype = DType::BF16, a.t_inverse = inverse.data;
+    };
     GatedDeltaRuleForwardArgs f;
-    run(f, GatedDeltaRuleBackwardArgs{}, add,
-        [&](auto& a, const Set& s) { add(a, s), a.d_beta = out_rows(d_erase.data, Hv, 1); }, cuda::gated_delta_rule_forward_workspace_bytes,
-        cuda::gated_delta_rule_backward_workspace_bytes, cuda::gated_delta_rule_forward, cuda::gated_delta_rule_backward);
+    run(
+        f, GatedDeltaRuleBackwardArgs{}, add, [&](auto& a, const Set& s) { add(a, s), a.d_beta = out_rows(d_erase.data, Hv, 1); },
+        cuda::gated_delta_rule_forward_workspace_bytes, cuda::gated_delta_rule_backward_workspace_bytes,
+        cuda::gated_delta_rule_forward, cuda::gated_delta_rule_backward);
     common(f, sets[0]), add(f, sets[0]), f.o = out_rows(o.data, Hv, D);
     name = cuda::gated_delta_rule_kernel_name(f);
   } else {
@@ -144,14 +151,18 @@ void bench(const Case& c, int repeats) {
       a.erase_dtype = a.write_dtype = DType::BF16;
     };
     GatedDeltaRule2ForwardArgs f;
-    run(f, GatedDeltaRule2BackwardArgs{}, add,
-        [&](auto& a, const Set& s) { add(a, s), a.d_erase = out_rows(d_erase.data, gate_heads, D), a.d_write = out_rows(d_write.data, Hv, D); },
-        cuda::gated_delta_rule_2_forward_workspace_bytes, cuda::gated_delta_rule_2_backward_workspace_bytes, cuda::gated_delta_rule_2_forward,
-        cuda::gated_delta_rule_2_backward);
+    run(
+        f, GatedDeltaRule2BackwardArgs{}, add,
+        [&](auto& a, const Set& s) {
+          add(a, s), a.d_erase = out_rows(d_erase.data, gate_heads, D), a.d_write = out_rows(d_write.data, Hv, D);
+        },
+        cuda::gated_delta_rule_2_forward_workspace_bytes, cuda::gated_delta_rule_2_backward_workspace_bytes,
+        cuda::gated_delta_rule_2_forward, cuda::gated_delta_rule_2_backward);
     common(f, sets[0]), add(f, sets[0]), f.o = out_rows(o.data, Hv, D);
     name = cuda::gated_delta_rule_2_kernel_name(f);
   }
-  std::printf("%-28s forward %8.3f ms  backward %8.3f ms  workspace %7.1f MiB  %s\n", c.name, forward, backward, static_cast<double>(bytes) / 1048576, name);
+  std::printf("%-28s forward %8.3f ms  backward %8.3f ms  workspace %7.1f MiB  %s\n", c.name, forward, backward,
+              static_cast<double>(bytes) / 1048576, name);
   std::fflush(stdout);
 }
 
@@ -159,8 +170,9 @@ void bench(const Case& c, int repeats) {
 
 int main(int argc, char** argv) {
   const int repeats = argc > 1 ? std::atoi(argv[1]) : 20;
-  const Case cases[] = {{"gdn  1 x 8192", 1, 1, 8192, 16, 32, 128}, {"gdn  1 x 32768", 1, 1, 32768, 16, 32, 128}, {"gdn  8 x 1024", 1, 8, 1024, 16, 32, 128},
-                        {"gdn  8 x 4096 hv16", 1, 8, 4096, 8, 16, 128}, {"gdn2 1 x 8192 hk16 hv32", 2, 1, 8192, 16, 32, 128}, {"gdn2 1 x 8192 hk32 hv32", 2, 1, 8192, 32, 32, 128}};
+  const Case cases[] = {{"gdn  1 x 8192", 1, 1, 8192, 16, 32, 128},           {"gdn  1 x 32768", 1, 1, 32768, 16, 32, 128},
+                        {"gdn  8 x 1024", 1, 8, 1024, 16, 32, 128},           {"gdn  8 x 4096 hv16", 1, 8, 4096, 8, 16, 128},
+                        {"gdn2 1 x 8192 hk16 hv32", 2, 1, 8192, 16, 32, 128}, {"gdn2 1 x 8192 hk32 hv32", 2, 1, 8192, 32, 32, 128}};
   for (const Case& c : cases) {
     if (argc > 2 && std::atoi(argv[2]) != c.rule) continue;
     bench(c, repeats);

@@ -5,13 +5,17 @@
 namespace deltron::kernels::cuda {
 namespace {
 
-// A thread takes one (chunk, gate head, channel).
+// A thread takes kTokens tokens of one (chunk, gate head, channel).
+template <int kTokens>
 __global__ void __launch_bounds__(128) gate_gradients(RuleProblem p, RuleGradients out, ChunkTable table, GatePieces gates) {
+  constexpr int kParts = kChunk / kTokens;
   const std::int64_t channels = p.gate_channels(), width = p.gate_heads * channels;
   const std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (item >= table.count * width) return;
+  if (item >= table.count * kParts * width) return;
   const std::int64_t column = item % width;
-  const Chunk chunk = table.chunks[item / width];
+  const Chunk chunk = table.chunks[item / width / kParts];
+  const int begin = static_cast<int>(item / width % kParts) * kTokens,
+            end = begin + kTokens < chunk.tokens ? begin + kTokens : chunk.tokens;
   const int head = static_cast<int>(column / channels), channel = static_cast<int>(column % channels);
   const std::int64_t first = p.documents.cu_seqlens[chunk.document] + chunk.begin;
   const std::int64_t decay_at = view_offset(p.decay, p.documents, chunk.document, chunk.begin, head) + channel;
@@ -20,7 +24,8 @@ __global__ void __launch_bounds__(128) gate_gradients(RuleProblem p, RuleGradien
   const std::int64_t d_erase_at = view_offset(out.d_erase, p.documents, chunk.document, chunk.begin, head) + channel;
   const float rate = p.raw ? expf(p.A_log[head]) : 0, bias = p.raw ? p.dt_bias[column] : 0;
   double sum_A_log = 0, sum_bias = 0;
-  for (int t = 0; t < chunk.tokens; ++t) {
+#pragma unroll 4
+  for (int t = begin; t < end; ++t) {
     float d_g = gates.d_decay[(first + t) * width + column], d_b = gates.d_erase[(first + t) * width + column];
     if (p.raw) {
       const float x = load_element(p.decay.data, p.decay_dtype, decay_at + t * p.decay.token_stride) + bias;
@@ -38,19 +43,23 @@ __global__ void __launch_bounds__(128) gate_gradients(RuleProblem p, RuleGradien
 }
 
 // A block sums one column of one gate head over all chunks (and, for A_log, all channels): strided parts, then a fixed tree.
-__global__ void __launch_bounds__(256) gate_parameter_gradients(RuleProblem p, ChunkTable table, GatePieces gates, float* d_A_log,
-                                                                float* d_dt_bias) {
+__global__ void __launch_bounds__(256)
+    gate_parameter_gradients(RuleProblem p, std::int64_t parts, GatePieces gates, float* d_A_log, float* d_dt_bias) {
   __shared__ double sums[256];
   const int thread = static_cast<int>(threadIdx.x), channels = p.gate_channels();
   const std::int64_t width = static_cast<std::int64_t>(p.gate_heads) * channels, block = blockIdx.x;
   const bool bias = block < width;
   double sum = 0;
   if (bias) {
-    for (std::int64_t c = thread; c < table.count; c += 256) sum += gates.partial_dt_bias[c * width + block];
+#pragma unroll 8
+    for (std::int64_t c = thread; c < parts; c += 256) sum += gates.partial_dt_bias[c * width + block];
   } else {
     const std::int64_t head = block - width;
-    for (std::int64_t i = thread; i < table.count * channels; i += 256) {
-      sum += gates.partial_A_log[i / channels * width + head * channels + i % channels];
+    const int lanes = channels < 256 ? channels : 256, steps = 256 / lanes;  // threads past lanes * steps have nothing
+    for (int channel = thread % lanes; channel < channels && thread < lanes * steps; channel += lanes) {
+      const double* column = gates.partial_A_log + head * channels + channel;
+#pragma unroll 8
+      for (std::int64_t c = thread / lanes; c < parts; c += steps) sum += column[c * width];
     }
   }
   sums[thread] = sum;
@@ -66,14 +75,18 @@ __global__ void __launch_bounds__(256) gate_parameter_gradients(RuleProblem p, C
 
 }  // namespace
 
+// The first rule has few columns: more threads of fewer tokens.
+constexpr int kFewTokens = 4, kManyTokens = 16;
+std::int64_t parts_of_chunk(const RuleProblem& p) { return kChunk / (p.scalar_gates ? kFewTokens : kManyTokens); }
+
 GatePieces carve_gates(DeltaRuleCarver& carver, const RuleProblem& p, std::int64_t chunks) {
   const std::int64_t width = static_cast<std::int64_t>(p.gate_heads) * p.gate_channels();
   GatePieces pieces{};
   pieces.d_decay = carver.take<float>(p.tokens * width);
   pieces.d_erase = carver.take<float>(p.tokens * width);
   if (p.raw) {
-    pieces.partial_A_log = carver.take<double>(chunks * width);
-    pieces.partial_dt_bias = carver.take<double>(chunks * width);
+    pieces.partial_A_log = carver.take<double>(chunks * parts_of_chunk(p) * width);
+    pieces.partial_dt_bias = carver.take<double>(chunks * parts_of_chunk(p) * width);
   }
   return pieces;
 }
@@ -81,10 +94,17 @@ GatePieces carve_gates(DeltaRuleCarver& carver, const RuleProblem& p, std::int64
 void finish_gates(const RuleProblem& p, const RuleGradients& out, const ChunkTable& table, const GatePieces& gates,
                   cudaStream_t stream) {
   const std::int64_t width = static_cast<std::int64_t>(p.gate_heads) * p.gate_channels();
-  launch("delta_rule_gate_gradients", &gate_gradients, (table.count * width + 127) / 128, 128, 0, stream, p, out, table, gates);
+  const std::int64_t parts = table.count * parts_of_chunk(p);
+  if (p.scalar_gates) {
+    launch("delta_rule_gate_gradients", &gate_gradients<kFewTokens>, (parts * width + 127) / 128, 128, 0, stream, p, out, table,
+           gates);
+  } else {
+    launch("delta_rule_gate_gradients", &gate_gradients<kManyTokens>, (parts * width + 127) / 128, 128, 0, stream, p, out, table,
+           gates);
+  }
   if (!p.raw || (out.d_A_log == nullptr && out.d_dt_bias == nullptr)) return;
-  launch("delta_rule_gate_parameters", &gate_parameter_gradients, width + p.gate_heads, 256, 0, stream, p, table, gates, out.d_A_log,
-         out.d_dt_bias);
+  launch("delta_rule_gate_parameters", &gate_parameter_gradients, width + p.gate_heads, 256, 0, stream, p, parts, gates,
+         out.d_A_log, out.d_dt_bias);
 }
 
 }  // namespace deltron::kernels::cuda

@@ -46,6 +46,9 @@ struct PlanPieces {
 };
 PlanPieces carve_plan(DeltaRuleCarver& carver, const RuleProblem& p);
 ChunkTable make_plan(const RuleProblem& p, const PlanPieces& pieces, cudaStream_t stream);
+// Shared memory that a block of the current device can have; without a device, that of a Hopper GPU.
+std::int64_t shared_memory_limit();
+inline constexpr std::int64_t kHopperSharedMemory = 232448;
 // Sizes, offsets and grouping; throws on a fault.
 void check_problem(const RuleProblem& p);
 
@@ -58,17 +61,18 @@ struct GatePieces {
   double* partial_dt_bias;  // likewise
 };
 GatePieces carve_gates(DeltaRuleCarver& carver, const RuleProblem& p, std::int64_t chunks);
-void finish_gates(const RuleProblem& p, const RuleGradients& out, const ChunkTable& table, const GatePieces& gates, cudaStream_t stream);
+void finish_gates(const RuleProblem& p, const RuleGradients& out, const ChunkTable& table, const GatePieces& gates,
+                  cudaStream_t stream);
 
 // Any head dims and types: token by token in fp32.
 struct RecurrentPieces {
-  float* states;      // [chunks, Hv, K, V] at the start of chunks
-  float* scratch;     // [blocks, 64, K + 1, tile]
-  float* d_q;         // [tiles, T, Hv, K]
-  float* d_k;         // likewise: the part through writes
-  float* d_c;         // likewise: gradient of b o k
-  float* d_g;         // likewise
-  float* d_w;         // [tiles, T, Hv], scalar gates
+  float* states;   // [chunks, Hv, K, V] at the start of chunks
+  float* scratch;  // [blocks, 64, K + 1, tile]
+  float* d_q;      // [tiles, T, Hv, K]
+  float* d_k;      // likewise: the part through writes
+  float* d_c;      // likewise: gradient of b o k
+  float* d_g;      // likewise
+  float* d_w;      // [tiles, T, Hv], scalar gates
 };
 RecurrentPieces carve_recurrent(DeltaRuleCarver& carver, const RuleProblem& p, std::int64_t chunks);
 void recurrent_forward(const RuleProblem& p, const RuleOutputs& out, const ChunkTable& table, float* chunk_states,

@@ -42,14 +42,26 @@ __global__ void fill_chunks(const std::int64_t* offsets, std::int64_t documents,
 
 }  // namespace
 
+std::int64_t shared_memory_limit() {
+  int device = 0, bytes = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess) {
+    cudaGetLastError();  // no device: whoever asks wants a name or a size
+    return kHopperSharedMemory;
+  }
+  return bytes;
+}
+
 void check_problem(const RuleProblem& p) {
   DELTRON_CHECK(p.key_heads > 0 && p.value_heads > 0 && p.value_heads % p.key_heads == 0, "value heads ", p.value_heads,
                 " must be a multiple of key heads ", p.key_heads);
   DELTRON_CHECK(p.gate_heads == p.key_heads || p.gate_heads == p.value_heads, "gate heads ", p.gate_heads,
                 " must be the key heads or the value heads");
   DELTRON_CHECK(p.key_dim > 0 && p.value_dim > 0, "head dims ", p.key_dim, " and ", p.value_dim);
-  DELTRON_CHECK(p.dtype == DType::F32 || p.dtype == DType::BF16 || p.dtype == DType::F16, "the delta rules on cuda take fp32, bf16 "
-                "and fp16, not ", dtype_name(p.dtype));
+  DELTRON_CHECK(p.dtype == DType::F32 || p.dtype == DType::BF16 || p.dtype == DType::F16,
+                "the delta rules on cuda take fp32, bf16 "
+                "and fp16, not ",
+                dtype_name(p.dtype));
   const std::int64_t* offsets = p.documents.host();
   const std::int64_t n = p.documents.count;
   DELTRON_CHECK(n == 0 || offsets != nullptr, "documents need offsets");

@@ -1,6 +1,7 @@
 // Both delta rules for any head dims and types, token by token in fp32 as docs/gdn.md (12.1)-(12.7) state them: the path for sizes
 // without a tensor-core kernel, and the cross-check of those that have one. A block holds the state of one (document, value head,
-// tile of value channels) in shared memory; warps own rows of it, lanes columns. Nothing is summed in an order that depends on timing.
+// tile of value channels) in shared memory; warps own rows of it, lanes columns. Nothing is summed in an order that depends on
+// timing.
 #include <algorithm>
 
 #include "kernels/cuda/delta_rule_launch.h"
@@ -10,11 +11,11 @@ namespace {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
 constexpr int kMaxTile = 128, kColumns = kMaxTile / 32;
-constexpr std::int64_t kStateBytes = 192 * 1024;
+constexpr std::int64_t kOtherBytes = 32 * 1024;  // of shared memory, at most, besides states
 
 // Value channels a block holds: as many as fit with `states` states of K rows.
 int tile_of(const RuleProblem& p, int states) {
-  const std::int64_t rows = kStateBytes / (4 * static_cast<std::int64_t>(p.key_dim) * states);
+  const std::int64_t rows = (shared_memory_limit() - kOtherBytes) / (4 * static_cast<std::int64_t>(p.key_dim) * states);
   DELTRON_CHECK_GE(rows, 1, "key dim ", p.key_dim, " is too large for the delta rules on cuda");
   return static_cast<int>(std::min<std::int64_t>({rows, kMaxTile, p.value_dim}));
 }
@@ -26,9 +27,9 @@ std::size_t shared_bytes_of(const RuleProblem& p, int states) {
 
 // Shared memory of a block, and the steps of one token.
 struct Recurrence {
-  float *state, *gradient;                // [K, tile]
-  float *q, *k, *decay, *erase;           // [K] of the current token
-  float *v, *write, *u, *d_o, *d_u, *red; // [tile]; red [warps, tile]
+  float *state, *gradient;                 // [K, tile]
+  float *q, *k, *decay, *erase;            // [K] of the current token
+  float *v, *write, *u, *d_o, *d_u, *red;  // [tile]; red [warps, tile]
   int K, tile, columns, first_column, warp, lane;
 
   __device__ Recurrence(char* shared, const RuleProblem& p, int tile_size, int tile_index, bool with_gradient) {
@@ -138,8 +139,8 @@ __device__ T* state_at(T* states, std::int64_t index, const RuleProblem& p) {
   return states == nullptr ? nullptr : states + index * p.key_dim * p.value_dim;
 }
 
-__global__ void __launch_bounds__(kThreads) forward_kernel(RuleProblem p, RuleOutputs out, ChunkTable table, float* chunk_states,
-                                                           int tile, int tiles) {
+__global__ void __launch_bounds__(kThreads)
+    forward_kernel(RuleProblem p, RuleOutputs out, ChunkTable table, float* chunk_states, int tile, int tiles) {
   DELTRON_DYNAMIC_SHARED(shared);
   const std::int64_t item = blockIdx.x, index = item / tiles, document = index / p.value_heads;
   const int head = static_cast<int>(index % p.value_heads);
@@ -162,8 +163,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(RuleProblem p, RuleOu
 }
 
 // Blocks take items in turn: each has scratch for the states after every token of a chunk and for u.
-__global__ void __launch_bounds__(kThreads) backward_kernel(RuleProblem p, RuleGradients out, ChunkTable table,
-                                                            RecurrentPieces pieces, int tile, int tiles) {
+__global__ void __launch_bounds__(kThreads)
+    backward_kernel(RuleProblem p, RuleGradients out, ChunkTable table, RecurrentPieces pieces, int tile, int tiles) {
   DELTRON_DYNAMIC_SHARED(shared);
   const std::int64_t items = p.documents.count * p.value_heads * tiles;
   const int K = p.key_dim;
@@ -183,7 +184,8 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(RuleProblem p, RuleG
         r.load_token(p, document, chunk.begin + t, head);
         r.advance(p.scale, nullptr);
         for (int i = r.warp; i < K; i += kWarps) {
-          for (int j = r.lane; j < r.columns; j += 32) after[(static_cast<std::int64_t>(t) * K + i) * tile + j] = r.state[i * tile + j];
+          for (int j = r.lane; j < r.columns; j += 32)
+            after[(static_cast<std::int64_t>(t) * K + i) * tile + j] = r.state[i * tile + j];
         }
         for (int j = static_cast<int>(threadIdx.x); j < r.columns; j += kThreads) u_of[t * tile + j] = r.u[j];
       }
@@ -253,8 +255,8 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(RuleProblem p, RuleG
 }
 
 // A warp takes one (token, key head): sums over tiles and value heads in rising order, then the gates of its gate heads and (4.4).
-__global__ void __launch_bounds__(kThreads) finish_keys(RuleProblem p, RuleGradients out, ChunkTable table, RecurrentPieces pieces,
-                                                        GatePieces gates, int tiles) {
+__global__ void __launch_bounds__(kThreads)
+    finish_keys(RuleProblem p, RuleGradients out, ChunkTable table, RecurrentPieces pieces, GatePieces gates, int tiles) {
   DELTRON_DYNAMIC_SHARED(shared);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, K = p.key_dim;
   const std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp;
@@ -323,7 +325,8 @@ __global__ void __launch_bounds__(kThreads) inverse_kernel(RuleProblem p, void* 
   __shared__ float m[kChunk][kChunk + 1];
   __shared__ float gamma[kChunk], beta[kChunk], rstd[kChunk];
   const Chunk chunk = table.chunks[blockIdx.x / p.value_heads];
-  const int head = static_cast<int>(blockIdx.x % p.value_heads), key_head = head / p.key_group(), thread = static_cast<int>(threadIdx.x);
+  const int head = static_cast<int>(blockIdx.x % p.value_heads), key_head = head / p.key_group(),
+            thread = static_cast<int>(threadIdx.x);
   const std::int64_t key = view_offset(p.k, p.documents, chunk.document, chunk.begin, key_head);
   if (thread < chunk.tokens) {
     const std::int64_t decay_at = view_offset(p.decay, p.documents, chunk.document, chunk.begin + thread, head);
@@ -343,7 +346,8 @@ __global__ void __launch_bounds__(kThreads) inverse_kernel(RuleProblem p, void* 
     float sum = 0, exponent = 0;
     if (j < i && i < chunk.tokens) {
       for (int d = 0; d < p.key_dim; ++d) {
-        sum += load_element(p.k.data, p.dtype, key + i * p.k.token_stride + d) * load_element(p.k.data, p.dtype, key + j * p.k.token_stride + d);
+        sum += load_element(p.k.data, p.dtype, key + i * p.k.token_stride + d) *
+               load_element(p.k.data, p.dtype, key + j * p.k.token_stride + d);
       }
       for (int l = j + 1; l <= i; ++l) exponent += gamma[l];  // a difference of two sums would lose small decays behind large ones
       sum *= beta[i] * rstd[i] * rstd[j] * expf(exponent);
@@ -399,8 +403,8 @@ void recurrent_inverse(const RuleProblem& p, void* t_inverse, const ChunkTable& 
 void recurrent_backward(const RuleProblem& p, const RuleGradients& out, const ChunkTable& table, const RecurrentPieces& pieces,
                         const GatePieces& gates, cudaStream_t stream) {
   recurrent_forward(p, RuleOutputs{}, table, pieces.states, stream);
-  launch("delta_rule_recurrent_backward", &backward_kernel, backward_blocks(p), kThreads, shared_bytes_of(p, 2), stream, p, out, table,
-         pieces, tile_of(p, 2), tiles_of(p, 2));
+  launch("delta_rule_recurrent_backward", &backward_kernel, backward_blocks(p), kThreads, shared_bytes_of(p, 2), stream, p, out,
+         table, pieces, tile_of(p, 2), tiles_of(p, 2));
   launch("delta_rule_recurrent_finish", &finish_keys, (table.count * kChunk * p.key_heads + kWarps - 1) / kWarps, kThreads,
          static_cast<std::size_t>(kWarps) * 4 * 4 * static_cast<std::size_t>(p.key_dim), stream, p, out, table, pieces, gates,
          tiles_of(p, 2));

@@ -23,14 +23,16 @@ std::int64_t gated_delta_rule_forward_workspace_bytes(const GatedDeltaRuleForwar
   return run_forward(scalar_problem(args), outputs(args), nullptr, nullptr);
 }
 void gated_delta_rule_forward(const GatedDeltaRuleForwardArgs& args, const StreamHandle& stream) {
-  DELTRON_CHECK_GE(args.workspace.bytes, gated_delta_rule_forward_workspace_bytes(args, stream), "workspace of gated_delta_rule_forward");
+  DELTRON_CHECK_GE(args.workspace.bytes, gated_delta_rule_forward_workspace_bytes(args, stream),
+                   "workspace of gated_delta_rule_forward");
   run_forward(scalar_problem(args), outputs(args), args.workspace.data, static_cast<cudaStream_t>(stream.native));
 }
 std::int64_t gated_delta_rule_backward_workspace_bytes(const GatedDeltaRuleBackwardArgs& args, const StreamHandle&) {
   return run_backward(scalar_problem(args), gradients(args), nullptr, nullptr);
 }
 void gated_delta_rule_backward(const GatedDeltaRuleBackwardArgs& args, const StreamHandle& stream) {
-  DELTRON_CHECK_GE(args.workspace.bytes, gated_delta_rule_backward_workspace_bytes(args, stream), "workspace of gated_delta_rule_backward");
+  DELTRON_CHECK_GE(args.workspace.bytes, gated_delta_rule_backward_workspace_bytes(args, stream),
+                   "workspace of gated_delta_rule_backward");
   run_backward(scalar_problem(args), gradients(args), args.workspace.data, static_cast<cudaStream_t>(stream.native));
 }
 const char* gated_delta_rule_kernel_name(const GatedDeltaRuleForwardArgs& args) {

@@ -23,14 +23,16 @@ std::int64_t gated_delta_rule_2_forward_workspace_bytes(const GatedDeltaRule2For
   return run_forward(channel_problem(args), outputs(args), nullptr, nullptr);
 }
 void gated_delta_rule_2_forward(const GatedDeltaRule2ForwardArgs& args, const StreamHandle& stream) {
-  DELTRON_CHECK_GE(args.workspace.bytes, gated_delta_rule_2_forward_workspace_bytes(args, stream), "workspace of gated_delta_rule_2_forward");
+  DELTRON_CHECK_GE(args.workspace.bytes, gated_delta_rule_2_forward_workspace_bytes(args, stream),
+                   "workspace of gated_delta_rule_2_forward");
   run_forward(channel_problem(args), outputs(args), args.workspace.data, static_cast<cudaStream_t>(stream.native));
 }
 std::int64_t gated_delta_rule_2_backward_workspace_bytes(const GatedDeltaRule2BackwardArgs& args, const StreamHandle&) {
   return run_backward(channel_problem(args), gradients(args), nullptr, nullptr);
 }
 void gated_delta_rule_2_backward(const GatedDeltaRule2BackwardArgs& args, const StreamHandle& stream) {
-  DELTRON_CHECK_GE(args.workspace.bytes, gated_delta_rule_2_backward_workspace_bytes(args, stream), "workspace of gated_delta_rule_2_backward");
+  DELTRON_CHECK_GE(args.workspace.bytes, gated_delta_rule_2_backward_workspace_bytes(args, stream),
+                   "workspace of gated_delta_rule_2_backward");
   run_backward(channel_problem(args), gradients(args), args.workspace.data, static_cast<cudaStream_t>(stream.native));
 }
 const char* gated_delta_rule_2_kernel_name(const GatedDeltaRule2ForwardArgs& args) {

@@ -19,12 +19,15 @@ namespace deltron::test {
 using DeltaRule2Backend = RuleBackend<kernels::GatedDeltaRule2ForwardArgs, kernels::GatedDeltaRule2BackwardArgs>;
 inline const DeltaRule2Backend& gated_delta_rule_2_on_cpu() {
   using namespace deltron::kernels;
-  static const DeltaRule2Backend backend{
-      &cpu::gated_delta_rule_2_forward_workspace_bytes, &cpu::gated_delta_rule_2_backward_workspace_bytes,
-      [](const GatedDeltaRule2ForwardArgs& args, const StreamHandle& stream, const HostRanges&) { cpu::gated_delta_rule_2_forward(args, stream); },
-      [](const GatedDeltaRule2BackwardArgs& args, const StreamHandle& stream, const HostRanges&) { cpu::gated_delta_rule_2_backward(args, stream); },
-      [](const GatedDeltaRule2ForwardArgs&) { return cpu::gated_delta_rule_2_kernel_name(); },
-      [](const GatedDeltaRule2BackwardArgs&) { return cpu::gated_delta_rule_2_kernel_name(); }};
+  static const DeltaRule2Backend backend{&cpu::gated_delta_rule_2_forward_workspace_bytes,
+                                         &cpu::gated_delta_rule_2_backward_workspace_bytes,
+                                         [](const GatedDeltaRule2ForwardArgs& args, const StreamHandle& stream, const HostRanges&) {
+                                           cpu::gated_delta_rule_2_forward(args, stream);
+                                         },
+                                         [](const GatedDeltaRule2BackwardArgs& args, const StreamHandle& stream,
+                                            const HostRanges&) { cpu::gated_delta_rule_2_backward(args, stream); },
+                                         [](const GatedDeltaRule2ForwardArgs&) { return cpu::gated_delta_rule_2_kernel_name(); },
+                                         [](const GatedDeltaRule2BackwardArgs&) { return cpu::gated_delta_rule_2_kernel_name(); }};
   return backend;
 }
 
@@ -46,7 +49,8 @@ struct DeltaRule2Outcome {
   std::int64_t touched_outside = 0;  // elements outside the tensors that were written
 };
 
-inline DeltaRule2Outcome run_gated_delta_rule_2(const DeltaRule2Problem& p, const DeltaRule2Run& run, const DeltaRule2Backend& backend = gated_delta_rule_2_on_cpu()) {
+inline DeltaRule2Outcome run_gated_delta_rule_2(const DeltaRule2Problem& p, const DeltaRule2Run& run,
+                                                const DeltaRule2Backend& backend = gated_delta_rule_2_on_cpu()) {
   using namespace deltron::kernels;
   const std::int64_t T = p.tokens(), N = p.documents(), Hk = p.key_heads, Hv = p.value_heads, Hg = p.gate_heads, K = p.key_dim,
                      V = p.value_dim;
@@ -132,7 +136,7 @@ inline DeltaRule2Outcome run_gated_delta_rule_2(const DeltaRule2Problem& p, cons
   Tensor decay = given(run.decay_dtype, Hg, K, p.decay), erase = given(run.gate_dtype, Hg, K, p.erase),
          write = given(run.gate_dtype, Hv, V, p.write);
   TypedBuffer A_log = plain(p.A_log), dt_bias = plain(p.dt_bias), initial = plain(p.initial_state),
-                    d_final = plain(p.d_final_state);
+              d_final = plain(p.d_final_state);
   Tensor o = make(run.dtype, Hv, V, untouched);
   TypedBuffer final_state(compute, N * Hv * K * V + 32, untouched);
   GatedDeltaRule2ForwardArgs f;
@@ -151,7 +155,10 @@ inline DeltaRule2Outcome run_gated_delta_rule_2(const DeltaRule2Problem& p, cons
   const std::int64_t bytes = backend.forward_bytes(f, stream);
   f.workspace = workspace(bytes);
   outcome.forward_kernel = backend.forward_kernel(f);
-  backend.forward(f, stream, ranges({&q.buffer, &k.buffer, &v.buffer, &decay.buffer, &erase.buffer, &write.buffer, &A_log, &dt_bias, &initial, &o.buffer, &final_state}, memory));
+  backend.forward(f, stream,
+                  ranges({&q.buffer, &k.buffer, &v.buffer, &decay.buffer, &erase.buffer, &write.buffer, &A_log, &dt_bias, &initial,
+                          &o.buffer, &final_state},
+                         memory));
   check_workspace(bytes);
   DeltaRule2Result& r = outcome.result;
   r.o = taken(o);
@@ -179,7 +186,12 @@ inline DeltaRule2Outcome run_gated_delta_rule_2(const DeltaRule2Problem& p, cons
   const std::int64_t back_bytes = backend.backward_bytes(b, stream);
   b.workspace = workspace(back_bytes);
   outcome.backward_kernel = backend.backward_kernel(b);
-  backend.backward(b, stream, ranges({&q.buffer, &k.buffer, &v.buffer, &decay.buffer, &erase.buffer, &write.buffer, &A_log, &dt_bias, &initial, &d_final, &d_o.buffer, &dq.buffer, &dk.buffer, &dv.buffer, &d_decay.buffer, &d_erase.buffer, &d_write.buffer, &d_A_log, &d_dt_bias, &d_initial}, memory));
+  backend.backward(
+      b, stream,
+      ranges({&q.buffer,       &k.buffer,       &v.buffer,       &decay.buffer, &erase.buffer, &write.buffer, &A_log,
+              &dt_bias,        &initial,        &d_final,        &d_o.buffer,   &dq.buffer,    &dk.buffer,    &dv.buffer,
+              &d_decay.buffer, &d_erase.buffer, &d_write.buffer, &d_A_log,      &d_dt_bias,    &d_initial},
+             memory));
   check_workspace(back_bytes);
   r.d_q = taken(dq), r.d_k = taken(dk), r.d_v = taken(dv);
   r.d_decay = taken(d_decay), r.d_erase = taken(d_erase), r.d_write = taken(d_write);

@@ -18,12 +18,16 @@ namespace deltron::test {
 using DeltaRuleBackend = RuleBackend<kernels::GatedDeltaRuleForwardArgs, kernels::GatedDeltaRuleBackwardArgs>;
 inline const DeltaRuleBackend& gated_delta_rule_on_cpu() {
   using namespace deltron::kernels;
-  static const DeltaRuleBackend backend{
-      &cpu::gated_delta_rule_forward_workspace_bytes, &cpu::gated_delta_rule_backward_workspace_bytes,
-      [](const GatedDeltaRuleForwardArgs& args, const StreamHandle& stream, const HostRanges&) { cpu::gated_delta_rule_forward(args, stream); },
-      [](const GatedDeltaRuleBackwardArgs& args, const StreamHandle& stream, const HostRanges&) { cpu::gated_delta_rule_backward(args, stream); },
-      [](const GatedDeltaRuleForwardArgs&) { return cpu::gated_delta_rule_kernel_name(); },
-      [](const GatedDeltaRuleBackwardArgs&) { return cpu::gated_delta_rule_kernel_name(); }};
+  static const DeltaRuleBackend backend{&cpu::gated_delta_rule_forward_workspace_bytes,
+                                        &cpu::gated_delta_rule_backward_workspace_bytes,
+                                        [](const GatedDeltaRuleForwardArgs& args, const StreamHandle& stream, const HostRanges&) {
+                                          cpu::gated_delta_rule_forward(args, stream);
+                                        },
+                                        [](const GatedDeltaRuleBackwardArgs& args, const StreamHandle& stream, const HostRanges&) {
+                                          cpu::gated_delta_rule_backward(args, stream);
+                                        },
+                                        [](const GatedDeltaRuleForwardArgs&) { return cpu::gated_delta_rule_kernel_name(); },
+                                        [](const GatedDeltaRuleBackwardArgs&) { return cpu::gated_delta_rule_kernel_name(); }};
   return backend;
 }
 
@@ -47,7 +51,8 @@ struct DeltaRuleOutcome {
   std::int64_t touched_outside = 0;  // elements outside the slots that were written
 };
 
-inline DeltaRuleOutcome run_gated_delta_rule(const DeltaRuleProblem& p, const DeltaRuleRun& run, const DeltaRuleBackend& backend = gated_delta_rule_on_cpu()) {
+inline DeltaRuleOutcome run_gated_delta_rule(const DeltaRuleProblem& p, const DeltaRuleRun& run,
+                                             const DeltaRuleBackend& backend = gated_delta_rule_on_cpu()) {
   using namespace deltron::kernels;
   const std::int64_t T = p.tokens(), N = p.documents(), Hk = p.key_heads, Hv = p.value_heads, K = p.key_dim, V = p.value_dim;
   const DType compute = compute_dtype(run.dtype);
@@ -196,7 +201,10 @@ inline DeltaRuleOutcome run_gated_delta_rule(const DeltaRuleProblem& p, const De
   std::vector<char> back_workspace(static_cast<std::size_t>(back_bytes) + 64, '\xff');
   b.workspace = Workspace{back_workspace.data() + 5, back_bytes};
   outcome.backward_kernel = backend.backward_kernel(b);
-  backend.backward(b, stream, ranges({&qb, &kb, &vb, &gb, &bb, &A_log, &dt_bias, &initial, &inverse, &d_final, &d_ob, &dqb, &dkb, &dvb, &dgb, &dbb, &d_A_log, &d_dt_bias, &d_initial}, back_workspace));
+  backend.backward(b, stream,
+                   ranges({&qb, &kb, &vb, &gb, &bb, &A_log, &dt_bias, &initial, &inverse, &d_final, &d_ob, &dqb, &dkb, &dvb, &dgb,
+                           &dbb, &d_A_log, &d_dt_bias, &d_initial},
+                          back_workspace));
 
   for (std::size_t i = static_cast<std::size_t>(back_bytes) + 5; i < back_workspace.size(); ++i) {
     outcome.touched_outside += back_workspace[i] != '\xff';

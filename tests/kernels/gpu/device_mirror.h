@@ -54,7 +54,8 @@ class DeviceMirror {
       if (range.bytes > 0) require_cuda(cudaMemcpy(range.host, range.device, range.bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
       for (const char* side : {range.device - kGuard, range.device + range.bytes}) {
         require_cuda(cudaMemcpy(guard.data(), side, kGuard, cudaMemcpyDeviceToHost), "cudaMemcpy");
-        if (std::any_of(guard.begin(), guard.end(), [](char c) { return c != '\xff'; })) throw std::runtime_error("a guard was written");
+        if (std::any_of(guard.begin(), guard.end(), [](char c) { return c != '\xff'; }))
+          throw std::runtime_error("a guard was written");
       }
     }
   }
@@ -90,7 +91,8 @@ void run_mirrored(Args args, HostRanges ranges, const Visit& visit, const Functi
 inline const DeltaRuleBackend& gated_delta_rule_on_cuda() {
   using namespace deltron::kernels;
   static const DeltaRuleBackend backend{
-      &cuda::gated_delta_rule_forward_workspace_bytes, &cuda::gated_delta_rule_backward_workspace_bytes,
+      &cuda::gated_delta_rule_forward_workspace_bytes,
+      &cuda::gated_delta_rule_backward_workspace_bytes,
       [](const GatedDeltaRuleForwardArgs& args, const StreamHandle&, const HostRanges& ranges) {
         run_mirrored(
             args, ranges, [](auto& a, const auto& move) { move(a.beta.data, a.o.data, a.final_state, a.t_inverse); },
@@ -105,14 +107,16 @@ inline const DeltaRuleBackend& gated_delta_rule_on_cuda() {
             },
             &cuda::gated_delta_rule_backward);
       },
-      &cuda::gated_delta_rule_kernel_name, &cuda::gated_delta_rule_kernel_name};
+      &cuda::gated_delta_rule_kernel_name,
+      &cuda::gated_delta_rule_kernel_name};
   return backend;
 }
 
 inline const DeltaRule2Backend& gated_delta_rule_2_on_cuda() {
   using namespace deltron::kernels;
   static const DeltaRule2Backend backend{
-      &cuda::gated_delta_rule_2_forward_workspace_bytes, &cuda::gated_delta_rule_2_backward_workspace_bytes,
+      &cuda::gated_delta_rule_2_forward_workspace_bytes,
+      &cuda::gated_delta_rule_2_backward_workspace_bytes,
       [](const GatedDeltaRule2ForwardArgs& args, const StreamHandle&, const HostRanges& ranges) {
         run_mirrored(
             args, ranges, [](auto& a, const auto& move) { move(a.erase.data, a.write.data, a.o.data, a.final_state); },
@@ -127,7 +131,8 @@ inline const DeltaRule2Backend& gated_delta_rule_2_on_cuda() {
             },
             &cuda::gated_delta_rule_2_backward);
       },
-      &cuda::gated_delta_rule_2_kernel_name, &cuda::gated_delta_rule_2_kernel_name};
+      &cuda::gated_delta_rule_2_kernel_name,
+      &cuda::gated_delta_rule_2_kernel_name};
   return backend;
 }
 

@@ -113,7 +113,8 @@ void run(unsigned blocks, unsigned threads, std::size_t shared_bytes, const std:
     blockIdx.x = block;
     shared.assign(shared_bytes + 256, '\xff');
     for (unsigned t = 0; t < threads; ++t) {
-      std::uintptr_t top = (reinterpret_cast<std::uintptr_t>(fibers[t].stack) + kStack) / 64 * 64 - 72;  // the entry sees the alignment of a call
+      std::uintptr_t top =
+          (reinterpret_cast<std::uintptr_t>(fibers[t].stack) + kStack) / 64 * 64 - 72;  // the entry sees the alignment of a call
       void** slot = reinterpret_cast<void**>(top);
       *slot = nullptr;  // return address of the entry, never used
       *--slot = reinterpret_cast<void*>(&emulation_entry);
@@ -136,7 +137,8 @@ void run(unsigned blocks, unsigned threads, std::size_t shared_bytes, const std:
             any_warp |= fibers[t].state == State::AtWarp;
             any_block |= fibers[t].state == State::AtBlock;
           }
-          if (any_warp && any_block) std::fprintf(stderr, "divergent barriers in block %u warp %u\n", block, first / 32), std::abort();
+          if (any_warp && any_block)
+            std::fprintf(stderr, "divergent barriers in block %u warp %u\n", block, first / 32), std::abort();
           if (!any_warp) break;
           for (unsigned t = first; t < last; ++t) {
             if (fibers[t].state == State::AtWarp) fibers[t].state = State::Ready;
@@ -163,5 +165,7 @@ cudaError_t cudaMemsetAsync(void* p, int value, size_t n, cudaStream_t) { return
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorString(cudaError_t) { return "emulated"; }
+cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) { return *value = 232448, cudaSuccess; }
 cudaError_t cudaGetDeviceCount(int* n) { return *n = 1, cudaSuccess; }
 }

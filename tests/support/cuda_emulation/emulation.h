@@ -1,5 +1,5 @@
-// Runs CUDA kernels on the CPU, one fiber a thread, so that index arithmetic and barriers of a .cu file can be tested where there is
-// no GPU: `g++ -x c++ -include emulation.h`. Blocks run one after the other. Copies of cp.async land only at their wait; warp
+// Runs CUDA kernels on the CPU, one fiber a thread, so that index arithmetic and barriers of a .cu file can be tested where there
+// is no GPU: `g++ -x c++ -include emulation.h`. Blocks run one after the other. Copies of cp.async land only at their wait; warp
 // collectives and barriers really wait. Not for speed, not for memory-ordering faults.
 #pragma once
 
@@ -65,7 +65,8 @@ template <class T>
 T __shfl_up_sync(unsigned, T value, int delta) {
   T other;
   const int from = static_cast<int>(threadIdx.x & 31) - delta;
-  std::memcpy(&other, emulation::exchange(&value, sizeof(T)) + (from < 0 ? static_cast<int>(threadIdx.x & 31) : from) * 64, sizeof(T));
+  std::memcpy(&other, emulation::exchange(&value, sizeof(T)) + (from < 0 ? static_cast<int>(threadIdx.x & 31) : from) * 64,
+              sizeof(T));
   emulation::warp_barrier();
   return other;
 }
@@ -73,9 +74,15 @@ template <class T>
 T __shfl_down_sync(unsigned, T value, int delta) {
   T other;
   const int from = static_cast<int>(threadIdx.x & 31) + delta;
-  std::memcpy(&other, emulation::exchange(&value, sizeof(T)) + (from > 31 ? static_cast<int>(threadIdx.x & 31) : from) * 64, sizeof(T));
+  std::memcpy(&other, emulation::exchange(&value, sizeof(T)) + (from > 31 ? static_cast<int>(threadIdx.x & 31) : from) * 64,
+              sizeof(T));
   emulation::warp_barrier();
   return other;
 }
 inline float __expf(float x) { return std::exp(x); }
-inline float exp2f_approx(float x) { return std::exp2(x); }
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
+inline float __uint_as_float(unsigned bits) {
+  float x;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}

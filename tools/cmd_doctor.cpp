@@ -20,7 +20,9 @@
 namespace deltron::tools {
 namespace {
 
-std::string version_text(int version) { return version == 0 ? "none" : std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10); }
+std::string version_text(int version) {
+  return version == 0 ? "none" : std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
 
 // Bytes a second of a large copy on the device, those read and those written counted.
 double measure_copy(Context& ctx) {
@@ -82,7 +84,8 @@ class DoctorCommand : public Command {
     const bool gpu = cuda.usable && problem.empty();
     if (!fast_) measure(DeviceKind::Cpu, report);
     if (!fast_ && gpu) measure(DeviceKind::Cuda, report);
-    const std::string verdict = gpu ? "ready: training.device cpu and cuda" : "ready: training.device cpu; cuda not: " + problem + ". To mend: " + fix;
+    const std::string verdict =
+        gpu ? "ready: training.device cpu and cuda" : "ready: training.device cpu; cuda not: " + problem + ". To mend: " + fix;
     report["verdict"] = verdict;
     if (json_) {
       io.out << report.dump(2) << "\n";
@@ -97,8 +100,9 @@ class DoctorCommand : public Command {
       }
       for (const auto& device : value) {
         io.out << label << device["index"].dump() << ": " << device["name"].get<std::string>() << ", compute capability "
-               << device["compute_capability"].get<std::string>() << ", " << human_bytes(device["memory_bytes"].get<std::uint64_t>()) << ", "
-               << device["multiprocessors"].dump() << " multiprocessors, L2 " << human_bytes(device["l2_bytes"].get<std::uint64_t>()) << ", "
+               << device["compute_capability"].get<std::string>() << ", "
+               << human_bytes(device["memory_bytes"].get<std::uint64_t>()) << ", " << device["multiprocessors"].dump()
+               << " multiprocessors, L2 " << human_bytes(device["l2_bytes"].get<std::uint64_t>()) << ", "
                << device["pci"].get<std::string>() << "\n";
       }
     }
@@ -114,7 +118,8 @@ class DoctorCommand : public Command {
     const std::string name = device_name(device);
     report[name + "_copy"] = human_bytes(static_cast<std::uint64_t>(measure_copy(ctx))) + "/s";
     ctx.memory()->release_cached();
-    report[name + (device == DeviceKind::Cuda ? "_product_bf16" : "_product_fp32")] = human_count(measure_matmul_ceiling(ctx)) + "FLOP/s";
+    report[name + (device == DeviceKind::Cuda ? "_product_bf16" : "_product_fp32")] =
+        human_count(measure_matmul_ceiling(ctx)) + "FLOP/s";
   }
 
   bool fast_ = false, json_ = false;

@@ -1,5 +1,5 @@
-// AdamW and SGD on cuda. Factors are formed in fp64 once a call; the clipping factor and the skip flag are read on the device, so that
-// the host never waits for them.
+// AdamW and SGD on cuda. Factors are formed in fp64 once a call; the clipping factor and the skip flag are read on the device, so
+// that the host never waits for them.
 #include "kernels/adamw.h"
 
 #include <cmath>
@@ -86,7 +86,8 @@ Adamw<C> make(const AdamwArgs& args) {
 
 template <class Args>
 void check_dtypes(const Args& args) {
-  DELTRON_CHECK(args.dtype == DType::F32 || args.dtype == DType::F64, "optimizer state is fp32 or fp64, not ", dtype_name(args.dtype));
+  DELTRON_CHECK(args.dtype == DType::F32 || args.dtype == DType::F64, "optimizer state is fp32 or fp64, not ",
+                dtype_name(args.dtype));
   if (args.weight != nullptr) check_parameter(args.dtype, args.weight_dtype, "optimizer");
 }
 
@@ -98,14 +99,16 @@ void adamw(const AdamwArgs& args, const StreamHandle& stream) {
   if (args.dtype == DType::F64) return launch_matrix<1>(make<double>(args), 1, args.count, stream, "adamw");
   const bool aligned = aligned16(args.master) && aligned16(args.grad) && aligned16(args.exp_avg) && aligned16(args.exp_avg_sq) &&
                        (args.weight == nullptr || aligned16(args.weight));
-  aligned ? launch_matrix<4>(make<float>(args), 1, args.count, stream, "adamw") : launch_matrix<1>(make<float>(args), 1, args.count, stream, "adamw");
+  aligned ? launch_matrix<4>(make<float>(args), 1, args.count, stream, "adamw")
+          : launch_matrix<1>(make<float>(args), 1, args.count, stream, "adamw");
 }
 
 void sgd(const SgdArgs& args, const StreamHandle& stream) {
   check_dtypes(args);
   if (args.dtype == DType::F64) return launch_matrix<1>(Sgd<double>{args}, 1, args.count, stream, "sgd");
   const bool aligned = aligned16(args.master) && aligned16(args.grad) && (args.weight == nullptr || aligned16(args.weight));
-  aligned ? launch_matrix<4>(Sgd<float>{args}, 1, args.count, stream, "sgd") : launch_matrix<1>(Sgd<float>{args}, 1, args.count, stream, "sgd");
+  aligned ? launch_matrix<4>(Sgd<float>{args}, 1, args.count, stream, "sgd")
+          : launch_matrix<1>(Sgd<float>{args}, 1, args.count, stream, "sgd");
 }
 
 }  // namespace deltron::kernels::cuda

@@ -1,5 +1,6 @@
-// Softmax attention backward on cuda, the plain portable kernels: probabilities are formed again from log_sum_exp. One kernel owns tiles
-// of queries (dq), one owns tiles of keys and walks the query heads of their group in order (dk, dv): nothing is summed by two blocks.
+// Softmax attention backward on cuda, the plain portable kernels: probabilities are formed again from log_sum_exp. One kernel owns
+// tiles of queries (dq), one owns tiles of keys and walks the query heads of their group in order (dk, dv): nothing is summed by
+// two blocks.
 #include "kernels/cuda/attention_tiles.cuh"
 
 namespace deltron::kernels::cuda {
@@ -27,8 +28,9 @@ __global__ void delta_kernel(AttentionBackwardArgs a) {
 
 // p = exp(score - lse) and ds = p (dp keep - delta) of a tile; p becomes p keep. Hidden pairs give zero.
 template <class C, int kTile>
-__device__ __forceinline__ void gradient_tile(const AttentionBackwardArgs& a, const DropoutForm<C>& dropout, const TileTokens<kTile>& queries,
-                                              std::int64_t first_query, std::int64_t first_key, std::int64_t head, C* p, C* ds) {
+__device__ __forceinline__ void gradient_tile(const AttentionBackwardArgs& a, const DropoutForm<C>& dropout,
+                                              const TileTokens<kTile>& queries, std::int64_t first_query, std::int64_t first_key,
+                                              std::int64_t head, C* p, C* ds) {
   for (int i = static_cast<int>(threadIdx.x); i < kTile * kTile; i += kAttentionThreads) {
     const int row = i / kTile, col = i % kTile, at = row * (kTile + 1) + col;
     const std::int64_t query = first_query + row, key = first_key + col;
@@ -36,7 +38,8 @@ __device__ __forceinline__ void gradient_tile(const AttentionBackwardArgs& a, co
     if (query < a.tokens && key >= queries.start[row] && key <= query) {
       const std::int64_t line = query * a.query_heads + head;
       const C raw = exponential(p[at] - static_cast<const C*>(a.log_sum_exp)[line]);
-      const C keep = dropout.on ? keep_factor(a.rng, dropout.threshold, dropout.factor, query, head, key - queries.start[row]) : C(1);
+      const C keep =
+          dropout.on ? keep_factor(a.rng, dropout.threshold, dropout.factor, query, head, key - queries.start[row]) : C(1);
       slope = raw * (ds[at] * keep - static_cast<const C*>(a.workspace.data)[line]);
       weight = raw * keep;
     }
@@ -116,7 +119,8 @@ __global__ void __launch_bounds__(kAttentionThreads) dkv_kernel(AttentionBackwar
   C* dv = dk + wide;
   C* p = dv + wide;
   C* ds = p + kTile * (kTile + 1);
-  const std::int64_t first_key = static_cast<std::int64_t>(blockIdx.x) * kTile, kv_head = blockIdx.y, group = a.query_heads / a.kv_heads;
+  const std::int64_t first_key = static_cast<std::int64_t>(blockIdx.x) * kTile, kv_head = blockIdx.y,
+                     group = a.query_heads / a.kv_heads;
   const std::int64_t last_key = first_key + kTile <= a.tokens ? first_key + kTile - 1 : a.tokens - 1;
   find_tokens(a.documents, first_key, a.tokens, keys);
   __syncthreads();
@@ -150,8 +154,10 @@ __global__ void __launch_bounds__(kAttentionThreads) dkv_kernel(AttentionBackwar
   for (int i = static_cast<int>(threadIdx.x); i < kTile * dim; i += kAttentionThreads) {
     const int row = i / dim, col = i % dim;
     if (first_key + row >= a.tokens) continue;
-    static_cast<S*>(a.dk.data)[token_place(a.dk, keys, first_key, row) + kv_head * a.dk.head_stride + col] = narrow<S>(dk[row * (dim + 1) + col]);
-    static_cast<S*>(a.dv.data)[token_place(a.dv, keys, first_key, row) + kv_head * a.dv.head_stride + col] = narrow<S>(dv[row * (dim + 1) + col]);
+    static_cast<S*>(a.dk.data)[token_place(a.dk, keys, first_key, row) + kv_head * a.dk.head_stride + col] =
+        narrow<S>(dk[row * (dim + 1) + col]);
+    static_cast<S*>(a.dv.data)[token_place(a.dv, keys, first_key, row) + kv_head * a.dv.head_stride + col] =
+        narrow<S>(dv[row * (dim + 1) + col]);
   }
 }
 
@@ -174,10 +180,14 @@ void attention_backward(const AttentionBackwardArgs& args, const StreamHandle& s
     check_launch("attention_backward");
     const unsigned tiles = static_cast<unsigned>(ceil_div(args.tokens, kAttentionTile<C> / 2));
     raise_shared(dq_kernel<S>, dq_shared<C>(args.dim), "attention_backward");
-    dq_kernel<S><<<dim3(tiles, static_cast<unsigned>(args.query_heads)), kAttentionThreads, dq_shared<C>(args.dim), native(stream)>>>(args, dropout);
+    dq_kernel<S>
+        <<<dim3(tiles, static_cast<unsigned>(args.query_heads)), kAttentionThreads, dq_shared<C>(args.dim), native(stream)>>>(
+            args, dropout);
     check_launch("attention_backward dq");
     raise_shared(dkv_kernel<S>, dkv_shared<C>(args.dim), "attention_backward");
-    dkv_kernel<S><<<dim3(tiles, static_cast<unsigned>(args.kv_heads)), kAttentionThreads, dkv_shared<C>(args.dim), native(stream)>>>(args, dropout);
+    dkv_kernel<S>
+        <<<dim3(tiles, static_cast<unsigned>(args.kv_heads)), kAttentionThreads, dkv_shared<C>(args.dim), native(stream)>>>(
+            args, dropout);
     check_launch("attention_backward dk dv");
   });
 }

@@ -1,5 +1,5 @@
-// Attention over a cache on cuda: a block a (query token, head); scores, their maximum and the weighted sum of values in passes over a
-// row of workspace. Fixed order throughout.
+// Attention over a cache on cuda: a block a (query token, head); scores, their maximum and the weighted sum of values in passes
+// over a row of workspace. Fixed order throughout.
 #include "kernels/attention_decode.h"
 
 #include "kernels/cuda/common.cuh"
@@ -46,7 +46,8 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(AttentionDecodeArgs a)
   __syncthreads();
   for (std::int64_t i = threadIdx.x; i < a.dim; i += kThreads) {
     C sum = C(0);
-    for (std::int64_t key = 0; key < visible; ++key) sum = fma(scores[key], static_cast<C>(widen(v[key * a.v.token_stride + i])), sum);
+    for (std::int64_t key = 0; key < visible; ++key)
+      sum = fma(scores[key], static_cast<C>(widen(v[key * a.v.token_stride + i])), sum);
     o[i] = narrow<S>(sum / total);
   }
 }
@@ -58,12 +59,14 @@ std::int64_t attention_decode_workspace_bytes(const AttentionDecodeArgs& args, c
 }
 
 void attention_decode(const AttentionDecodeArgs& args, const StreamHandle& stream) {
-  DELTRON_CHECK(args.context >= args.tokens && args.kv_heads > 0 && args.query_heads % args.kv_heads == 0, "attention_decode: ", args.tokens,
-                " tokens in a context of ", args.context, ", heads ", args.query_heads, " over ", args.kv_heads);
+  DELTRON_CHECK(args.context >= args.tokens && args.kv_heads > 0 && args.query_heads % args.kv_heads == 0,
+                "attention_decode: ", args.tokens, " tokens in a context of ", args.context, ", heads ", args.query_heads, " over ",
+                args.kv_heads);
   DELTRON_CHECK_GE(args.workspace.bytes, attention_decode_workspace_bytes(args, stream), "attention_decode's workspace");
   if (args.tokens <= 0) return;
   with_storage(args.dtype, "attention_decode", [&](auto s) {
-    decode_kernel<decltype(s)><<<dim3(static_cast<unsigned>(args.tokens), static_cast<unsigned>(args.query_heads)), kThreads, 0, native(stream)>>>(args);
+    decode_kernel<decltype(s)>
+        <<<dim3(static_cast<unsigned>(args.tokens), static_cast<unsigned>(args.query_heads)), kThreads, 0, native(stream)>>>(args);
   });
   check_launch("attention_decode");
 }

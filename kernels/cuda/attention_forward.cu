@@ -1,5 +1,5 @@
-// Softmax attention forward on cuda, the plain portable kernel: a block is a tile of queries of one head; it walks the tiles of keys in
-// ascending order with a running maximum and sum. All arithmetic in the compute type.
+// Softmax attention forward on cuda, the plain portable kernel: a block is a tile of queries of one head; it walks the tiles of
+// keys in ascending order with a running maximum and sum. All arithmetic in the compute type.
 #include "kernels/cuda/attention_tiles.cuh"
 
 namespace deltron::kernels::cuda {
@@ -79,7 +79,8 @@ __global__ void __launch_bounds__(kAttentionThreads) forward_kernel(AttentionFor
     }
     __syncthreads();
     load_tile<S>(a.v, keys, first_key, a.tokens, kv_head, dim, C(1), kv);
-    for (int i = static_cast<int>(threadIdx.x); i < kTile * dim; i += kAttentionThreads) out[i / dim * (dim + 1) + i % dim] *= shrink[i / dim];
+    for (int i = static_cast<int>(threadIdx.x); i < kTile * dim; i += kAttentionThreads)
+      out[i / dim * (dim + 1) + i % dim] *= shrink[i / dim];
     __syncthreads();
     multiply_add<false, C, kTile>(score, kv, dim, out);
   }
@@ -87,10 +88,12 @@ __global__ void __launch_bounds__(kAttentionThreads) forward_kernel(AttentionFor
   for (int i = static_cast<int>(threadIdx.x); i < kTile * dim; i += kAttentionThreads) {
     const int row = i / dim, col = i % dim;
     if (first + row >= a.tokens) continue;
-    static_cast<S*>(a.o.data)[token_place(a.o, queries, first, row) + head * a.o.head_stride + col] = narrow<S>(out[row * (dim + 1) + col] / sum[row]);
+    static_cast<S*>(a.o.data)[token_place(a.o, queries, first, row) + head * a.o.head_stride + col] =
+        narrow<S>(out[row * (dim + 1) + col] / sum[row]);
   }
   if (a.log_sum_exp != nullptr && static_cast<int>(threadIdx.x) < kTile && first + threadIdx.x < a.tokens) {
-    static_cast<C*>(a.log_sum_exp)[(first + threadIdx.x) * a.query_heads + head] = highest[threadIdx.x] + logarithm(sum[threadIdx.x]);
+    static_cast<C*>(a.log_sum_exp)[(first + threadIdx.x) * a.query_heads + head] =
+        highest[threadIdx.x] + logarithm(sum[threadIdx.x]);
   }
 }
 

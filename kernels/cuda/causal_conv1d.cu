@@ -1,5 +1,5 @@
-// Depthwise causal convolution and SiLU on cuda: a thread owns a few channels and walks a strip of tokens with the taps in registers.
-// Backward recomputes the value before SiLU, walks a little past its strip for dx, and sums dweight by strips.
+// Depthwise causal convolution and SiLU on cuda: a thread owns a few channels and walks a strip of tokens with the taps in
+// registers. Backward recomputes the value before SiLU, walks a little past its strip for dx, and sums dweight by strips.
 #include "kernels/causal_conv1d.h"
 
 #include "kernels/cuda/conv_walk.cuh"
@@ -25,7 +25,8 @@ __device__ __forceinline__ void load_taps(const void* weight, DType dtype, int k
 
 // x of the tokens before t, window[back] = x[t - back]; entry 0 is filled by the walk.
 template <class S, class C, int kTaps, int N>
-__device__ __forceinline__ void load_window(const S* x, std::int64_t stride, std::int64_t t, std::int64_t before, C (&window)[kTaps][N]) {
+__device__ __forceinline__ void load_window(const S* x, std::int64_t stride, std::int64_t t, std::int64_t before,
+                                            C (&window)[kTaps][N]) {
 #pragma unroll
   for (int back = 0; back < kTaps; ++back) {
 #pragma unroll
@@ -122,7 +123,8 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(CausalConv1dBackward
 
 template <class Args>
 void check_conv(const Args& args) {
-  DELTRON_CHECK(args.kernel >= 1 && args.kernel <= kMostTaps, "causal_conv1d takes kernels of 1 to ", kMostTaps, ", not ", args.kernel);
+  DELTRON_CHECK(args.kernel >= 1 && args.kernel <= kMostTaps, "causal_conv1d takes kernels of 1 to ", kMostTaps, ", not ",
+                args.kernel);
   DELTRON_CHECK(args.tokens == 0 || args.documents.count > 0, "causal_conv1d needs documents");
   const std::int64_t* offsets = args.documents.host();
   DELTRON_CHECK(args.tokens == 0 || (offsets[0] == 0 && offsets[args.documents.count] == args.tokens),
@@ -155,10 +157,12 @@ void causal_conv1d_forward(const CausalConv1dForwardArgs& args, const StreamHand
   const std::int64_t strip = strip_tokens(args.tokens);
   with_storage(args.dtype, "causal_conv1d", [&](auto s) {
     using S = decltype(s);
-    const bool aligned = args.channels % 4 == 0 && aligned8(args.x.data, args.x.row_stride, args.dtype) && aligned8(args.y.data, args.y.row_stride, args.dtype);
+    const bool aligned = args.channels % 4 == 0 && aligned8(args.x.data, args.x.row_stride, args.dtype) &&
+                         aligned8(args.y.data, args.y.row_stride, args.dtype);
     with_form<S>(args.kernel, aligned, [&](auto taps, auto n) {
       constexpr int kTaps = decltype(taps)::value, kN = decltype(n)::value;
-      const dim3 grid(static_cast<unsigned>(ceil_div(args.tokens, strip)), static_cast<unsigned>(ceil_div(args.channels, kThreads * kN)));
+      const dim3 grid(static_cast<unsigned>(ceil_div(args.tokens, strip)),
+                      static_cast<unsigned>(ceil_div(args.channels, kThreads * kN)));
       forward_kernel<S, kTaps, kN><<<grid, kThreads, 0, native(stream)>>>(args, strip);
     });
   });
@@ -166,25 +170,29 @@ void causal_conv1d_forward(const CausalConv1dForwardArgs& args, const StreamHand
 }
 
 std::int64_t causal_conv1d_backward_workspace_bytes(const CausalConv1dBackwardArgs& args, const StreamHandle&) {
-  return ceil_div(args.tokens, strip_tokens(args.tokens)) * args.kernel * args.channels * static_cast<std::int64_t>(dtype_size(compute_dtype(args.dtype)));
+  return ceil_div(args.tokens, strip_tokens(args.tokens)) * args.kernel * args.channels *
+         static_cast<std::int64_t>(dtype_size(compute_dtype(args.dtype)));
 }
 
 void causal_conv1d_backward(const CausalConv1dBackwardArgs& args, const StreamHandle& stream) {
   check_conv(args);
   if (args.tokens <= 0 || args.channels <= 0) return;
-  DELTRON_CHECK_GE(args.workspace.bytes, causal_conv1d_backward_workspace_bytes(args, stream), "workspace of causal_conv1d_backward");
+  DELTRON_CHECK_GE(args.workspace.bytes, causal_conv1d_backward_workspace_bytes(args, stream),
+                   "workspace of causal_conv1d_backward");
   const std::int64_t strip = strip_tokens(args.tokens), strips = ceil_div(args.tokens, strip);
   with_storage(args.dtype, "causal_conv1d", [&](auto s) {
     using S = decltype(s);
     const bool aligned = args.channels % 4 == 0 && aligned8(args.x.data, args.x.row_stride, args.dtype) &&
-                         aligned8(args.dy.data, args.dy.row_stride, args.dtype) && aligned8(args.dx.data, args.dx.row_stride, args.dtype);
+                         aligned8(args.dy.data, args.dy.row_stride, args.dtype) &&
+                         aligned8(args.dx.data, args.dx.row_stride, args.dtype);
     with_form<S>(args.kernel, aligned, [&](auto taps, auto n) {
       constexpr int kTaps = decltype(taps)::value, kN = decltype(n)::value;
       const dim3 grid(static_cast<unsigned>(strips), static_cast<unsigned>(ceil_div(args.channels, kThreads * kN)));
       backward_kernel<S, kTaps, kN><<<grid, kThreads, 0, native(stream)>>>(args, strip);
     });
     check_launch("causal_conv1d_backward");
-    if (args.dweight != nullptr) add_partials<Compute<S>>(args.workspace.data, strips, args.kernel * args.channels, args.kernel, args.dweight, stream);
+    if (args.dweight != nullptr)
+      add_partials<Compute<S>>(args.workspace.data, strips, args.kernel * args.channels, args.kernel, args.dweight, stream);
   });
 }
 

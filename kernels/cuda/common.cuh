@@ -93,8 +93,9 @@ __device__ __forceinline__ C silu_derivative(C x, C s) {
   return s * (C(1) + x * (C(1) - s));
 }
 
-// Sum over groups of `kGroup` neighbouring threads (a power of two); every thread of the group gets the same bits. All threads of the
-// block call it. `shared` holds one value a warp and is needed where a group is larger than a warp: the group is then the block.
+// Sum over groups of `kGroup` neighbouring threads (a power of two); every thread of the group gets the same bits. All threads of
+// the block call it. `shared` holds one value a warp and is needed where a group is larger than a warp: the group is then the
+// block.
 template <int kGroup, class C>
 __device__ __forceinline__ C group_sum(C value, C* shared) {
 #pragma unroll
@@ -122,26 +123,32 @@ inline bool aligned16(const MutableMatrixView& view, DType dtype) { return align
 template <class View>
 bool heads_aligned16(const View& view, DType dtype) {
   const std::int64_t size = static_cast<std::int64_t>(dtype_size(dtype));
-  return aligned16(view.data, view.token_stride, dtype) && view.head_stride * size % 16 == 0 && view.sequence_stride * size % 16 == 0;
+  return aligned16(view.data, view.token_stride, dtype) && view.head_stride * size % 16 == 0 &&
+         view.sequence_stride * size % 16 == 0;
 }
 
 // function(S{}) with the C++ type of a storage dtype.
 template <class F>
 void with_storage(DType dtype, const char* kernel, const F& function) {
   switch (dtype) {
-    case DType::F32: return function(float{});
-    case DType::F64: return function(double{});
-    case DType::BF16: return function(bf16{});
-    case DType::F16: return function(fp16{});
-    default: break;
+    case DType::F32:
+      return function(float{});
+    case DType::F64:
+      return function(double{});
+    case DType::BF16:
+      return function(bf16{});
+    case DType::F16:
+      return function(fp16{});
+    default:
+      break;
   }
   DELTRON_CHECK(false, kernel, " has no CUDA form for ", dtype_name(dtype));
 }
 // A parameter's dtype goes with the operands'.
 inline void check_parameter(DType operands, DType parameter, const char* kernel) {
   const bool wide = operands == DType::F64;
-  DELTRON_CHECK(wide ? parameter == DType::F64 : parameter == DType::F32 || parameter == DType::BF16 || parameter == DType::F16, kernel, ": ",
-                dtype_name(operands), " operands with ", dtype_name(parameter), " parameters");
+  DELTRON_CHECK(wide ? parameter == DType::F64 : parameter == DType::F32 || parameter == DType::BF16 || parameter == DType::F16,
+                kernel, ": ", dtype_name(operands), " operands with ", dtype_name(parameter), " parameters");
 }
 
 // How many values a thread moves at once: 16 bytes of the narrowest type where everything is aligned, else one. fp64 is for tests.
@@ -178,8 +185,8 @@ void launch_matrix(const F& function, std::int64_t rows, std::int64_t cols, cons
   check_launch(what);
 }
 
-// out [cols] += partials [count, cols]: eight runs of partials, each in ascending order, then the runs. Element c goes to out[c] or, for
-// weights [cols/taps, taps] whose partials lie as [taps, cols/taps], to its place there.
+// out [cols] += partials [count, cols]: eight runs of partials, each in ascending order, then the runs. Element c goes to out[c]
+// or, for weights [cols/taps, taps] whose partials lie as [taps, cols/taps], to its place there.
 inline constexpr int kPartialRuns = 8;
 template <class C>
 __global__ void add_partials_kernel(const C* partials, std::int64_t count, std::int64_t cols, std::int64_t taps, C* out) {
@@ -200,9 +207,10 @@ __global__ void add_partials_kernel(const C* partials, std::int64_t count, std::
   out[col % channels * taps + col / channels] += sum;
 }
 template <class C>
-void add_partials(const void* partials, std::int64_t count, std::int64_t cols, std::int64_t taps, void* out, const StreamHandle& stream) {
-  add_partials_kernel<C><<<static_cast<unsigned>(ceil_div(cols, 32)), dim3(32, kPartialRuns), 0, native(stream)>>>(static_cast<const C*>(partials), count,
-                                                                                                                 cols, taps, static_cast<C*>(out));
+void add_partials(const void* partials, std::int64_t count, std::int64_t cols, std::int64_t taps, void* out,
+                  const StreamHandle& stream) {
+  add_partials_kernel<C><<<static_cast<unsigned>(ceil_div(cols, 32)), dim3(32, kPartialRuns), 0, native(stream)>>>(
+      static_cast<const C*>(partials), count, cols, taps, static_cast<C*>(out));
   check_launch("sum of partials");
 }
 

@@ -1,4 +1,5 @@
-// What causal convolutions over packed documents share on cuda: strips of tokens, how far taps reach, windows of values in registers.
+// What causal convolutions over packed documents share on cuda: strips of tokens, how far taps reach, windows of values in
+// registers.
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -8,7 +9,9 @@ namespace deltron::kernels::cuda {
 inline constexpr std::int64_t kMostConvStrips = 512;
 
 // Tokens that a thread walks: a function of their number alone, so that sums by strips repeat.
-inline std::int64_t strip_tokens(std::int64_t tokens) { return tokens <= kMostConvStrips * 64 ? 64 : ceil_div(tokens, kMostConvStrips); }
+inline std::int64_t strip_tokens(std::int64_t tokens) {
+  return tokens <= kMostConvStrips * 64 ? 64 : ceil_div(tokens, kMostConvStrips);
+}
 
 // First offset beyond token t.
 __device__ __forceinline__ std::int64_t next_offset(const Documents& documents, std::int64_t t) {
@@ -40,7 +43,9 @@ struct Reach {
 };
 
 // Tokens before the current one that its taps reach.
-__device__ __forceinline__ std::int64_t capped(std::int64_t before, std::int64_t kernel) { return before < kernel - 1 ? before : kernel - 1; }
+__device__ __forceinline__ std::int64_t capped(std::int64_t before, std::int64_t kernel) {
+  return before < kernel - 1 ? before : kernel - 1;
+}
 
 template <class C, int kTaps, int N>
 __device__ __forceinline__ void shift(C (&window)[kTaps][N]) {

@@ -97,7 +97,7 @@ void cross_entropy_forward(const CrossEntropyForwardArgs& args, const StreamHand
   with_storage(args.dtype, "cross_entropy", [&](auto s) {
     using S = decltype(s);
     const unsigned rows = static_cast<unsigned>(args.rows);
-    if constexpr (kVector<S> > 1) {
+    if constexpr (kVector < S >> 1) {
       if (aligned16(args.logits, args.dtype)) return forward_kernel<S, kVector<S>><<<rows, kThreads, 0, native(stream)>>>(args);
     }
     forward_kernel<S, 1><<<rows, kThreads, 0, native(stream)>>>(args);
@@ -110,7 +110,7 @@ void cross_entropy_backward(const CrossEntropyBackwardArgs& args, const StreamHa
   with_storage(args.dtype, "cross_entropy", [&](auto s) {
     using S = decltype(s);
     const unsigned rows = static_cast<unsigned>(args.rows);
-    if constexpr (kVector<S> > 1) {
+    if constexpr (kVector < S >> 1) {
       if (aligned16(args.logits, args.dtype) && aligned16(args.dlogits, args.dtype)) {
         return backward_kernel<S, kVector<S>><<<rows, kThreads, 0, native(stream)>>>(args);
       }

@@ -77,15 +77,20 @@ Functions open_library() {
 
 void check(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  throw Error(ErrorCode::DeviceFailed, ErrorText{std::string("cuBLASLt: ") + what, "matmul", "status " + std::to_string(status), "", "run 'deltron doctor'"});
+  throw Error(ErrorCode::DeviceFailed, ErrorText{std::string("cuBLASLt: ") + what, "matmul", "status " + std::to_string(status), "",
+                                                 "run 'deltron doctor'"});
 }
 
 cudaDataType_t data_type(DType dtype) {
   switch (dtype) {
-    case DType::F64: return CUDA_R_64F;
-    case DType::BF16: return CUDA_R_16BF;
-    case DType::F16: return CUDA_R_16F;
-    default: return CUDA_R_32F;
+    case DType::F64:
+      return CUDA_R_64F;
+    case DType::BF16:
+      return CUDA_R_16BF;
+    case DType::F16:
+      return CUDA_R_16F;
+    default:
+      return CUDA_R_32F;
   }
 }
 
@@ -96,7 +101,8 @@ struct Operand {
 };
 
 // The library's left operand is B^T [N,K], its right one A^T [K,M]: `inner` and `outer` are the strides along K and along N or M.
-Operand operand(std::int64_t outer_size, std::int64_t inner_size, std::int64_t outer_stride, std::int64_t inner_stride, bool outer_first) {
+Operand operand(std::int64_t outer_size, std::int64_t inner_size, std::int64_t outer_stride, std::int64_t inner_stride,
+                bool outer_first) {
   Operand result;
   const bool outer_contiguous = outer_stride == 1 || outer_size == 1;
   if (outer_contiguous && (inner_stride >= outer_size || inner_size == 1)) {  // columns run along `outer`
@@ -116,8 +122,8 @@ std::uint32_t alignment(const void* data, std::int64_t leading, DType dtype) {
   return bytes;
 }
 
-using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, int, int, int, bool, bool, std::int64_t, std::int64_t, std::int64_t, bool,
-                       std::uint32_t, std::uint32_t, std::uint32_t>;
+using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, int, int, int, bool, bool, std::int64_t, std::int64_t,
+                       std::int64_t, bool, std::uint32_t, std::uint32_t, std::uint32_t>;
 
 struct Plan {
   bool exists = false;
@@ -145,8 +151,21 @@ class CublasLt : public ProductLibrary {
     const std::int64_t out_leading = args.m == 1 ? args.n : args.c_row_stride;
     const std::uint32_t aligned[] = {alignment(args.b, left.leading, args.b_dtype), alignment(args.a, right.leading, args.a_dtype),
                                      alignment(args.c, out_leading, args.c_dtype)};
-    const Key key{args.m, args.n, args.k, static_cast<int>(args.a_dtype), static_cast<int>(args.b_dtype), static_cast<int>(args.c_dtype),
-                  left.transposed, right.transposed, left.leading, right.leading, out_leading, args.accumulate, aligned[0], aligned[1], aligned[2]};
+    const Key key{args.m,
+                  args.n,
+                  args.k,
+                  static_cast<int>(args.a_dtype),
+                  static_cast<int>(args.b_dtype),
+                  static_cast<int>(args.c_dtype),
+                  left.transposed,
+                  right.transposed,
+                  left.leading,
+                  right.leading,
+                  out_leading,
+                  args.accumulate,
+                  aligned[0],
+                  aligned[1],
+                  aligned[2]};
     auto known = plans_.find(key);
     if (known == plans_.end()) known = plans_.emplace(key, plan(args, left, right, out_leading, aligned)).first;
     const Plan& plan = known->second;
@@ -158,8 +177,9 @@ class CublasLt : public ProductLibrary {
     const void* beta = wide ? static_cast<const void*>(&beta64) : &beta32;
     const auto start = reinterpret_cast<std::uintptr_t>(args.workspace.data);
     void* workspace = reinterpret_cast<void*>((start + kProductAlignment - 1) / kProductAlignment * kProductAlignment);
-    check(f_.matmul(handle_, plan.operation, alpha, args.b, plan.left, args.a, plan.right, beta, args.c, plan.out, args.c, plan.out, &plan.algorithm,
-                    workspace, static_cast<std::size_t>(kProductWorkspace - kProductAlignment), static_cast<cudaStream_t>(stream)),
+    check(f_.matmul(handle_, plan.operation, alpha, args.b, plan.left, args.a, plan.right, beta, args.c, plan.out, args.c, plan.out,
+                    &plan.algorithm, workspace, static_cast<std::size_t>(kProductWorkspace - kProductAlignment),
+                    static_cast<cudaStream_t>(stream)),
           "product");
     return true;
   }
@@ -170,21 +190,26 @@ class CublasLt : public ProductLibrary {
     f_ = open_library();
     if (!f_.problem.empty()) {
       throw Error(ErrorCode::DeviceUnavailable,
-                  ErrorText{"cuBLASLt is missing", "", f_.problem, "matrix products on cuda need cuBLASLt of CUDA " + std::to_string(CUBLAS_VER_MAJOR),
+                  ErrorText{"cuBLASLt is missing", "", f_.problem,
+                            "matrix products on cuda need cuBLASLt of CUDA " + std::to_string(CUBLAS_VER_MAJOR),
                             "install the CUDA run-time libraries, or name the file in DELTRON_CUBLASLT"});
     }
     check(f_.create(&handle_), "start");
   }
 
-  Plan plan(const MatmulArgs& args, const Operand& left, const Operand& right, std::int64_t out_leading, const std::uint32_t* aligned) {
+  Plan plan(const MatmulArgs& args, const Operand& left, const Operand& right, std::int64_t out_leading,
+            const std::uint32_t* aligned) {
     Plan plan;
     const bool wide = args.a_dtype == DType::F64;
-    check(f_.desc_create(&plan.operation, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, wide ? CUDA_R_64F : CUDA_R_32F), "operation");
-    const cublasOperation_t turn_left = left.transposed ? CUBLAS_OP_T : CUBLAS_OP_N, turn_right = right.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    check(f_.desc_create(&plan.operation, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, wide ? CUDA_R_64F : CUDA_R_32F),
+          "operation");
+    const cublasOperation_t turn_left = left.transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
+                            turn_right = right.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     check(f_.desc_set(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, &turn_left, sizeof(turn_left)), "operation");
     check(f_.desc_set(plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, &turn_right, sizeof(turn_right)), "operation");
     const auto layout = [&](cublasLtMatrixLayout_t* made, DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t leading) {
-      check(f_.layout_create(made, data_type(dtype), static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(cols), leading), "layout");
+      check(f_.layout_create(made, data_type(dtype), static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(cols), leading),
+            "layout");
     };
     layout(&plan.left, args.b_dtype, left.rows, left.cols, left.leading);
     layout(&plan.right, args.a_dtype, right.rows, right.cols, right.leading);
@@ -205,7 +230,8 @@ class CublasLt : public ProductLibrary {
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &aligned[2], sizeof(aligned[2]));
     cublasLtMatmulHeuristicResult_t answer{};
     int answers = 0;
-    const cublasStatus_t status = f_.heuristic(handle_, plan.operation, plan.left, plan.right, plan.out, plan.out, preference, 1, &answer, &answers);
+    const cublasStatus_t status =
+        f_.heuristic(handle_, plan.operation, plan.left, plan.right, plan.out, plan.out, preference, 1, &answer, &answers);
     f_.preference_destroy(preference);
     if (status != CUBLAS_STATUS_SUCCESS && status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "choice of a plan");
     plan.exists = status == CUBLAS_STATUS_SUCCESS && answers > 0;
@@ -230,7 +256,8 @@ ProductLibraryInfo product_library_info() {
   info.problem = f.problem;
   if (info.found) {
     const std::size_t version = f.get_version();
-    info.version = std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." + std::to_string(version % 100);
+    info.version =
+        std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." + std::to_string(version % 100);
   }
   return info;
 }
@@ -245,8 +272,8 @@ bool library_takes(const MatmulArgs& args) {
     const bool by_cols = (row_stride == 1 || rows == 1) && (col_stride >= rows || cols == 1);
     return by_rows || by_cols;
   };
-  return rows_lie(args.m, args.k, args.a_row_stride, args.a_col_stride) && rows_lie(args.k, args.n, args.b_row_stride, args.b_col_stride) &&
-         (args.m == 1 || args.c_row_stride >= args.n);
+  return rows_lie(args.m, args.k, args.a_row_stride, args.a_col_stride) &&
+         rows_lie(args.k, args.n, args.b_row_stride, args.b_col_stride) && (args.m == 1 || args.c_row_stride >= args.n);
 }
 
 }  // namespace deltron::kernels::cuda

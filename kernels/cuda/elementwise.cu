@@ -98,11 +98,14 @@ struct Dropout {
       for (int i = 0; i < N; ++i) {
         const std::int64_t c = col + i;
         if (i == 0 || c % 4 == 0) {
-          words = rng_words(rng.key, static_cast<std::uint64_t>(rng.token_sample[row]), static_cast<std::uint32_t>(rng.token_offset[row]),
-                            static_cast<std::uint32_t>(c / 4));
+          words = rng_words(rng.key, static_cast<std::uint64_t>(rng.token_sample[row]),
+                            static_cast<std::uint32_t>(rng.token_offset[row]), static_cast<std::uint32_t>(c / 4));
         }
         const std::int64_t which = c % 4;
-        const std::uint32_t word = which == 0 ? words.word[0] : which == 1 ? words.word[1] : which == 2 ? words.word[2] : words.word[3];
+        const std::uint32_t word = which == 0   ? words.word[0]
+                                   : which == 1 ? words.word[1]
+                                   : which == 2 ? words.word[2]
+                                                : words.word[3];
         value[i] = word < threshold ? C(0) : value[i] * factor;
       }
     }
@@ -179,10 +182,11 @@ void convert(const ConvertArgs& given, const StreamHandle& stream) {
   if (args.rows <= 0 || args.cols <= 0) return;
   if (args.x_dtype == args.y_dtype) {
     const std::size_t size = dtype_size(args.x_dtype);
-    check_status(static_cast<int>(cudaMemcpy2DAsync(args.y.data, static_cast<std::size_t>(args.rows == 1 ? args.cols : args.y.row_stride) * size, args.x.data,
-                                                    static_cast<std::size_t>(args.rows == 1 ? args.cols : args.x.row_stride) * size,
-                                                    static_cast<std::size_t>(args.cols) * size, static_cast<std::size_t>(args.rows),
-                                                    cudaMemcpyDeviceToDevice, native(stream))),
+    check_status(static_cast<int>(
+                     cudaMemcpy2DAsync(args.y.data, static_cast<std::size_t>(args.rows == 1 ? args.cols : args.y.row_stride) * size,
+                                       args.x.data, static_cast<std::size_t>(args.rows == 1 ? args.cols : args.x.row_stride) * size,
+                                       static_cast<std::size_t>(args.cols) * size, static_cast<std::size_t>(args.rows),
+                                       cudaMemcpyDeviceToDevice, native(stream))),
                  "convert");
     return;
   }
@@ -192,8 +196,8 @@ void convert(const ConvertArgs& given, const StreamHandle& stream) {
       using X = decltype(x);
       using Y = decltype(y);
       if constexpr (!std::is_same_v<X, Y>) {
-        launch<kPairVector<X, Y>>(aligned16(args.x, args.x_dtype) && aligned16(args.y, args.y_dtype), Convert<X, Y>{args.x, args.y}, args.rows,
-                                  args.cols, stream, "convert");
+        launch<kPairVector<X, Y>>(aligned16(args.x, args.x_dtype) && aligned16(args.y, args.y_dtype), Convert<X, Y>{args.x, args.y},
+                                  args.rows, args.cols, stream, "convert");
       }
     });
   });
@@ -202,18 +206,26 @@ void convert(const ConvertArgs& given, const StreamHandle& stream) {
 void fill(const FillArgs& args, const StreamHandle& stream) {
   if (args.count <= 0) return;
   if (args.value == 0) {  // every dtype: all bits zero
-    check_status(static_cast<int>(cudaMemsetAsync(args.y, 0, static_cast<std::size_t>(args.count) * dtype_size(args.dtype), native(stream))), "fill");
+    check_status(
+        static_cast<int>(cudaMemsetAsync(args.y, 0, static_cast<std::size_t>(args.count) * dtype_size(args.dtype), native(stream))),
+        "fill");
     return;
   }
   const double value = args.value;
   switch (args.dtype) {
-    case DType::F32: return launch<4>(aligned16(args.y), Fill<float>{static_cast<float*>(args.y), static_cast<float>(value)}, 1, args.count, stream, "fill");
-    case DType::F64: return launch<1>(false, Fill<double>{static_cast<double*>(args.y), value}, 1, args.count, stream, "fill");
+    case DType::F32:
+      return launch<4>(aligned16(args.y), Fill<float>{static_cast<float*>(args.y), static_cast<float>(value)}, 1, args.count,
+                       stream, "fill");
+    case DType::F64:
+      return launch<1>(false, Fill<double>{static_cast<double*>(args.y), value}, 1, args.count, stream, "fill");
     case DType::BF16:
-      return launch<8>(aligned16(args.y), Fill<bf16>{static_cast<bf16*>(args.y), __float2bfloat16_rn(static_cast<float>(value))}, 1, args.count, stream, "fill");
+      return launch<8>(aligned16(args.y), Fill<bf16>{static_cast<bf16*>(args.y), __float2bfloat16_rn(static_cast<float>(value))}, 1,
+                       args.count, stream, "fill");
     case DType::F16:
-      return launch<8>(aligned16(args.y), Fill<fp16>{static_cast<fp16*>(args.y), __float2half_rn(static_cast<float>(value))}, 1, args.count, stream, "fill");
-    default: break;
+      return launch<8>(aligned16(args.y), Fill<fp16>{static_cast<fp16*>(args.y), __float2half_rn(static_cast<float>(value))}, 1,
+                       args.count, stream, "fill");
+    default:
+      break;
   }
   DELTRON_CHECK(false, "fill has no CUDA form for ", dtype_name(args.dtype));
 }
@@ -222,7 +234,8 @@ void add(const AddArgs& args, const StreamHandle& stream) {
   with_storage(args.dtype, "add", [&](auto s) {
     using S = decltype(s);
     launch<kVector<S>>(aligned16(args.a) && aligned16(args.b) && aligned16(args.y),
-                       Add<S>{static_cast<const S*>(args.a), static_cast<const S*>(args.b), static_cast<S*>(args.y)}, 1, args.count, stream, "add");
+                       Add<S>{static_cast<const S*>(args.a), static_cast<const S*>(args.b), static_cast<S*>(args.y)}, 1, args.count,
+                       stream, "add");
   });
 }
 
@@ -234,7 +247,8 @@ void accumulate(const AccumulateArgs& given, const StreamHandle& stream) {
       using X = decltype(x);
       using Y = decltype(y);
       launch<kPairVector<X, Y>>(aligned16(args.x, args.x_dtype) && aligned16(args.y, args.y_dtype),
-                                Accumulate<X, Y>{args.x, args.y, static_cast<Compute<Y>>(args.scale)}, args.rows, args.cols, stream, "accumulate");
+                                Accumulate<X, Y>{args.x, args.y, static_cast<Compute<Y>>(args.scale)}, args.rows, args.cols, stream,
+                                "accumulate");
     });
   });
 }
@@ -242,7 +256,8 @@ void accumulate(const AccumulateArgs& given, const StreamHandle& stream) {
 void scale(const ScaleArgs& args, const StreamHandle& stream) {
   with_storage(args.dtype, "scale", [&](auto s) {
     using S = decltype(s);
-    launch<kVector<S>>(aligned16(args.y), Scale<S>{static_cast<S*>(args.y), static_cast<Compute<S>>(args.scale)}, 1, args.count, stream, "scale");
+    launch<kVector<S>>(aligned16(args.y), Scale<S>{static_cast<S*>(args.y), static_cast<Compute<S>>(args.scale)}, 1, args.count,
+                       stream, "scale");
   });
 }
 
@@ -251,8 +266,13 @@ void dropout_add(const DropoutAddArgs& args, const StreamHandle& stream) {
   with_storage(args.dtype, "dropout_add", [&](auto s) {
     using S = decltype(s);
     const bool drops = args.rng.drop_probability > 0;
-    Dropout<S> function{static_cast<const S*>(args.x), static_cast<const S*>(args.residual), static_cast<S*>(args.y), args.cols, args.rng,
-                        drops ? dropout_threshold(args.rng.drop_probability) : 0, static_cast<Compute<S>>(1.0 / (1.0 - args.rng.drop_probability))};
+    Dropout<S> function{static_cast<const S*>(args.x),
+                        static_cast<const S*>(args.residual),
+                        static_cast<S*>(args.y),
+                        args.cols,
+                        args.rng,
+                        drops ? dropout_threshold(args.rng.drop_probability) : 0,
+                        static_cast<Compute<S>>(1.0 / (1.0 - args.rng.drop_probability))};
     const bool aligned = aligned16(args.x) && aligned16(args.y) && (args.residual == nullptr || aligned16(args.residual));
     const std::int64_t rows = drops ? args.rows : 1, cols = drops ? args.cols : args.rows * args.cols;
     function.cols = cols;
@@ -263,8 +283,8 @@ void dropout_add(const DropoutAddArgs& args, const StreamHandle& stream) {
 void sigmoid_gate_forward(const SigmoidGateForwardArgs& args, const StreamHandle& stream) {
   with_storage(args.dtype, "sigmoid_gate", [&](auto s) {
     using S = decltype(s);
-    launch<kVector<S>>(aligned16(args.x, args.dtype) && aligned16(args.gate, args.dtype) && aligned16(args.y, args.dtype), GateForward<S>{args}, args.rows,
-                       args.cols, stream, "sigmoid_gate");
+    launch<kVector<S>>(aligned16(args.x, args.dtype) && aligned16(args.gate, args.dtype) && aligned16(args.y, args.dtype),
+                       GateForward<S>{args}, args.rows, args.cols, stream, "sigmoid_gate");
   });
 }
 

@@ -1,5 +1,5 @@
-// Token embedding on cuda. The backward sorts tokens by id with an own stable radix sort (integers only), then one block a table row
-// adds its tokens in ascending order: the same sums in the same order as on the CPU.
+// Token embedding on cuda. The backward sorts tokens by id with an own stable radix sort (integers only), then one block a table
+// row adds its tokens in ascending order: the same sums in the same order as on the CPU.
 #include "kernels/embedding.h"
 
 #include "kernels/cuda/common.cuh"
@@ -7,8 +7,8 @@
 namespace deltron::kernels::cuda {
 namespace {
 
-constexpr int kDigits = 256;             // values of a digit of 8 bits
-constexpr std::int64_t kTile = 1024;     // tokens a warp sorts
+constexpr int kDigits = 256;          // values of a digit of 8 bits
+constexpr std::int64_t kTile = 1024;  // tokens a warp sorts
 
 // A token id beyond the table gives a row of NaN, which ends the run at the non-finite check.
 template <class S, int N>
@@ -31,7 +31,9 @@ struct Keys {  // ids and the tokens that they stand at; tokens null: token i st
   const std::int32_t* tokens;
 };
 
-__device__ __forceinline__ int digit_of(std::int32_t id, int shift) { return (static_cast<std::uint32_t>(id) >> shift) & (kDigits - 1); }
+__device__ __forceinline__ int digit_of(std::int32_t id, int shift) {
+  return (static_cast<std::uint32_t>(id) >> shift) & (kDigits - 1);
+}
 
 // counts[digit][tile]
 __global__ void count_kernel(Keys keys, std::int64_t count, int shift, std::int32_t* counts) {
@@ -41,7 +43,8 @@ __global__ void count_kernel(Keys keys, std::int64_t count, int shift, std::int3
   const std::int64_t begin = blockIdx.x * kTile, end = begin + kTile < count ? begin + kTile : count;
   for (std::int64_t i = begin + threadIdx.x; i < end; i += 32) atomicAdd(&mine[digit_of(keys.ids[i], shift)], 1);
   __syncwarp();
-  for (int d = static_cast<int>(threadIdx.x); d < kDigits; d += 32) counts[static_cast<std::int64_t>(d) * gridDim.x + blockIdx.x] = mine[d];
+  for (int d = static_cast<int>(threadIdx.x); d < kDigits; d += 32)
+    counts[static_cast<std::int64_t>(d) * gridDim.x + blockIdx.x] = mine[d];
 }
 
 // Exclusive sums in place, one block of threads.
@@ -69,9 +72,11 @@ __global__ void scan_kernel(std::int32_t* counts, std::int64_t count) {
 }
 
 // One warp walks its tile in order, 32 tokens at a time; equal digits keep their order.
-__global__ void place_kernel(Keys keys, std::int64_t count, int shift, const std::int32_t* starts, std::int32_t* ids, std::int32_t* tokens) {
+__global__ void place_kernel(Keys keys, std::int64_t count, int shift, const std::int32_t* starts, std::int32_t* ids,
+                             std::int32_t* tokens) {
   __shared__ std::int32_t next[kDigits];
-  for (int d = static_cast<int>(threadIdx.x); d < kDigits; d += 32) next[d] = starts[static_cast<std::int64_t>(d) * gridDim.x + blockIdx.x];
+  for (int d = static_cast<int>(threadIdx.x); d < kDigits; d += 32)
+    next[d] = starts[static_cast<std::int64_t>(d) * gridDim.x + blockIdx.x];
   __syncwarp();
   const std::int64_t begin = blockIdx.x * kTile, end = begin + kTile < count ? begin + kTile : count;
   for (std::int64_t base = begin; base < end; base += 32) {
@@ -130,20 +135,24 @@ void embedding_forward(const EmbeddingForwardArgs& args, const StreamHandle& str
   with_storage(args.dtype, "embedding", [&](auto s) {
     using S = decltype(s);
     const unsigned tokens = static_cast<unsigned>(args.tokens);
-    if constexpr (kVector<S> > 1) {
-      if (args.hidden % 8 == 0 && aligned16(args.y) && aligned16(args.table)) return gather_kernel<S, kVector<S>><<<tokens, 128, 0, native(stream)>>>(args);
+    if constexpr (kVector < S >> 1) {
+      if (args.hidden % 8 == 0 && aligned16(args.y) && aligned16(args.table))
+        return gather_kernel<S, kVector<S>><<<tokens, 128, 0, native(stream)>>>(args);
     }
     gather_kernel<S, 1><<<tokens, 128, 0, native(stream)>>>(args);
   });
   check_launch("embedding_forward");
 }
 
-std::int64_t embedding_backward_workspace_bytes(const EmbeddingBackwardArgs& args, const StreamHandle&) { return sort_space(args.tokens).bytes(); }
+std::int64_t embedding_backward_workspace_bytes(const EmbeddingBackwardArgs& args, const StreamHandle&) {
+  return sort_space(args.tokens).bytes();
+}
 
 void embedding_backward(const EmbeddingBackwardArgs& args, const StreamHandle& stream) {
   if (args.tokens <= 0) return;
   DELTRON_CHECK_LE(args.tokens, std::int64_t{0x7fffffff}, "embedding: tokens of one call");
-  DELTRON_CHECK_GE(args.workspace.bytes, embedding_backward_workspace_bytes(args, stream), "embedding's workspace is smaller than queried");
+  DELTRON_CHECK_GE(args.workspace.bytes, embedding_backward_workspace_bytes(args, stream),
+                   "embedding's workspace is smaller than queried");
   const SortSpace space = sort_space(args.tokens);
   auto* counts = static_cast<std::int32_t*>(args.workspace.data);
   std::int32_t* buffers[2][2];
@@ -164,7 +173,7 @@ void embedding_backward(const EmbeddingBackwardArgs& args, const StreamHandle& s
     const auto grid = [&](int n) {
       return dim3(static_cast<unsigned>(args.tokens), static_cast<unsigned>(ceil_div(args.hidden, std::int64_t{128} * n)));
     };
-    if constexpr (kVector<S> > 1) {
+    if constexpr (kVector < S >> 1) {
       if (args.hidden % 8 == 0 && aligned16(args.dy) && aligned16(args.dtable)) {
         return add_rows_kernel<S, kVector<S>><<<grid(kVector<S>), 128, 0, native(stream)>>>(args, keys.ids, keys.tokens);
       }

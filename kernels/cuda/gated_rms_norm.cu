@@ -1,4 +1,5 @@
-// Gated RMSNorm of the delta rule's output on cuda (docs/gdn.md (8.1)-(8.3)): the norm is rounded to the storage type before the gate.
+// Gated RMSNorm of the delta rule's output on cuda (docs/gdn.md (8.1)-(8.3)): the norm is rounded to the storage type before the
+// gate.
 #include "kernels/gated_rms_norm.h"
 
 #include "kernels/cuda/rows.cuh"
@@ -10,7 +11,8 @@ namespace {
 template <class Args, class View>
 __device__ __forceinline__ std::int64_t place(const Args& a, const View& view, std::int64_t index) {
   const std::int64_t row = index / a.heads, head = index % a.heads, length = a.sequence_length;
-  const std::int64_t start = length == 0 ? row * view.token_stride : row / length * view.sequence_stride + row % length * view.token_stride;
+  const std::int64_t start =
+      length == 0 ? row * view.token_stride : row / length * view.sequence_stride + row % length * view.token_stride;
   return start + head * view.head_stride;
 }
 
@@ -116,20 +118,22 @@ __global__ void __launch_bounds__(kRowThreads) backward_kernel(GatedRmsNormBackw
 }  // namespace
 
 void gated_rms_norm_forward(const GatedRmsNormForwardArgs& args, const StreamHandle& stream) {
-  DELTRON_CHECK(args.sequence_length > 0 || (args.x.sequence_stride == 0 && args.z.sequence_stride == 0 && args.y.sequence_stride == 0),
-                "gated_rms_norm needs sequence_length beside a sequence stride");
+  DELTRON_CHECK(
+      args.sequence_length > 0 || (args.x.sequence_stride == 0 && args.z.sequence_stride == 0 && args.y.sequence_stride == 0),
+      "gated_rms_norm needs sequence_length beside a sequence stride");
   check_parameter(args.dtype, args.weight_dtype, "gated_rms_norm");
   const std::int64_t rows = args.rows * args.heads;
   if (rows <= 0) return;
   with_storage(args.dtype, "gated_rms_norm", [&](auto s) {
     using S = decltype(s);
-    const bool aligned = heads_aligned16(args.x, args.dtype) && heads_aligned16(args.z, args.dtype) && heads_aligned16(args.y, args.dtype) &&
-                         aligned16(args.weight) && args.dim % kVector<S> == 0;
+    const bool aligned = heads_aligned16(args.x, args.dtype) && heads_aligned16(args.z, args.dtype) &&
+                         heads_aligned16(args.y, args.dtype) && aligned16(args.weight) && args.dim % kVector<S> == 0;
     with_vector<S>(aligned, [&](auto n) {
       constexpr int kN = decltype(n)::value;
       with_group(row_group(args.dim, kN), [&](auto g) {
         constexpr int kGroup = decltype(g)::value;
-        forward_kernel<S, kN, kGroup><<<static_cast<unsigned>(ceil_div(rows, kRowThreads / kGroup)), kRowThreads, 0, native(stream)>>>(args);
+        forward_kernel<S, kN, kGroup>
+            <<<static_cast<unsigned>(ceil_div(rows, kRowThreads / kGroup)), kRowThreads, 0, native(stream)>>>(args);
       });
     });
   });
@@ -141,31 +145,35 @@ std::int64_t gated_rms_norm_backward_workspace_bytes(const GatedRmsNormBackwardA
 }
 
 void gated_rms_norm_backward(const GatedRmsNormBackwardArgs& args, const StreamHandle& stream) {
-  DELTRON_CHECK(args.sequence_length > 0 || (args.x.sequence_stride == 0 && args.z.sequence_stride == 0 && args.dy.sequence_stride == 0 &&
-                                             args.dx.sequence_stride == 0 && args.dz.sequence_stride == 0),
-                "gated_rms_norm needs sequence_length beside a sequence stride");
+  DELTRON_CHECK(
+      args.sequence_length > 0 || (args.x.sequence_stride == 0 && args.z.sequence_stride == 0 && args.dy.sequence_stride == 0 &&
+                                   args.dx.sequence_stride == 0 && args.dz.sequence_stride == 0),
+      "gated_rms_norm needs sequence_length beside a sequence stride");
   check_parameter(args.dtype, args.weight_dtype, "gated_rms_norm");
   const std::int64_t rows = args.rows * args.heads;
   if (rows <= 0) return;
   if (args.dweight != nullptr) {
-    DELTRON_CHECK_GE(args.workspace.bytes, gated_rms_norm_backward_workspace_bytes(args, stream), "workspace of gated_rms_norm_backward");
+    DELTRON_CHECK_GE(args.workspace.bytes, gated_rms_norm_backward_workspace_bytes(args, stream),
+                     "workspace of gated_rms_norm_backward");
   }
   with_storage(args.dtype, "gated_rms_norm", [&](auto s) {
     using S = decltype(s);
-    const bool aligned = heads_aligned16(args.x, args.dtype) && heads_aligned16(args.z, args.dtype) && heads_aligned16(args.dy, args.dtype) &&
-                         heads_aligned16(args.dx, args.dtype) && heads_aligned16(args.dz, args.dtype) && aligned16(args.weight) &&
-                         args.dim % kVector<S> == 0;
+    const bool aligned = heads_aligned16(args.x, args.dtype) && heads_aligned16(args.z, args.dtype) &&
+                         heads_aligned16(args.dy, args.dtype) && heads_aligned16(args.dx, args.dtype) &&
+                         heads_aligned16(args.dz, args.dtype) && aligned16(args.weight) && args.dim % kVector<S> == 0;
     with_vector<S>(aligned, [&](auto n) {
       constexpr int kN = decltype(n)::value;
       with_group(row_group(args.dim, kN), [&](auto g) {
         constexpr int kGroup = decltype(g)::value;
         const auto kernel = backward_kernel<S, kN, kGroup>;
-        const std::size_t shared = args.dweight == nullptr ? 0 : prepare_shared(kernel, args.dim, kGroup, args.dtype, "gated_rms_norm");
+        const std::size_t shared =
+            args.dweight == nullptr ? 0 : prepare_shared(kernel, args.dim, kGroup, args.dtype, "gated_rms_norm");
         kernel<<<static_cast<unsigned>(strip_count(rows)), kRowThreads, shared, native(stream)>>>(args, strip_rows(rows));
       });
     });
     check_launch("gated_rms_norm_backward");
-    if (args.dweight != nullptr) add_partials<Compute<S>>(args.workspace.data, strip_count(rows), args.dim, 1, args.dweight, stream);
+    if (args.dweight != nullptr)
+      add_partials<Compute<S>>(args.workspace.data, strip_count(rows), args.dim, 1, args.dweight, stream);
   });
 }
 

@@ -1,5 +1,5 @@
-// The fused preparation before the delta rule on cuda (kernels/gdn_pre_rule.h): a warp owns a head of q, k or v and walks a strip of
-// tokens with the taps in registers; gates go by column. Sums over tokens are kept by strips and added in rising order.
+// The fused preparation before the delta rule on cuda (kernels/gdn_pre_rule.h): a warp owns a head of q, k or v and walks a strip
+// of tokens with the taps in registers; gates go by column. Sums over tokens are kept by strips and added in rising order.
 #include "kernels/gdn_pre_rule.h"
 
 #include "kernels/cuda/conv_walk.cuh"
@@ -44,8 +44,8 @@ __device__ __forceinline__ void store_lanes(const C (&from)[kPer], int width, S*
 
 // Taps and the tokens before `begin`, for the walk (conv_walk.cuh): window[back] holds what is `back + 1` before it.
 template <class S, class C, int kPer, class Args>
-__device__ __forceinline__ void start_walk(const Args& a, const Head& head, const S* x, std::int64_t begin, std::int64_t before, C (&w)[kTaps][kPer],
-                                           C (&window)[kTaps][kPer]) {
+__device__ __forceinline__ void start_walk(const Args& a, const Head& head, const S* x, std::int64_t begin, std::int64_t before,
+                                           C (&w)[kTaps][kPer], C (&window)[kTaps][kPer]) {
   const int kernel = static_cast<int>(a.kernel), lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
   for (int back = 0; back < kTaps; ++back) {
@@ -99,7 +99,8 @@ __global__ void __launch_bounds__(32 * kWarps) forward_kernel(GdnPreRuleForwardA
 }
 
 template <class S, int kPer>
-__global__ void __launch_bounds__(32 * kWarps) backward_kernel(GdnPreRuleBackwardArgs a, std::int64_t strip, Compute<S>* weight_sums) {
+__global__ void __launch_bounds__(32 * kWarps)
+    backward_kernel(GdnPreRuleBackwardArgs a, std::int64_t strip, Compute<S>* weight_sums) {
   using C = Compute<S>;
   const std::int64_t number = static_cast<std::int64_t>(blockIdx.y) * kWarps + threadIdx.x / 32;
   if (number >= 2 * a.key_heads + a.value_heads) return;
@@ -159,7 +160,9 @@ __global__ void __launch_bounds__(32 * kWarps) backward_kernel(GdnPreRuleBackwar
   const std::int64_t channels = channels_of(a);
 #pragma unroll
   for (int back = 0; back < kTaps; ++back) {
-    if (back < kernel) store_lanes(dw[back], head.width, weight_sums + (static_cast<std::int64_t>(blockIdx.x) * kernel + kernel - 1 - back) * channels + head.channel);
+    if (back < kernel)
+      store_lanes(dw[back], head.width,
+                  weight_sums + (static_cast<std::int64_t>(blockIdx.x) * kernel + kernel - 1 - back) * channels + head.channel);
   }
 }
 
@@ -216,7 +219,8 @@ struct Gates {
 
 // A thread owns a column of raw and a strip of tokens.
 template <class S>
-__global__ void gates_backward_kernel(GdnPreRuleBackwardArgs a, std::int64_t columns, std::int64_t strip, Compute<S>* bias_sums, Compute<S>* rate_sums) {
+__global__ void gates_backward_kernel(GdnPreRuleBackwardArgs a, std::int64_t columns, std::int64_t strip, Compute<S>* bias_sums,
+                                      Compute<S>* rate_sums) {
   using C = Compute<S>;
   const std::int64_t col = static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
   if (col >= columns) return;
@@ -235,7 +239,8 @@ __global__ void gates_backward_kernel(GdnPreRuleBackwardArgs a, std::int64_t col
       bias_sum += slope;
       rate_sum -= rate * softplus(x) * dg;
     } else {
-      const S* from = c.gate == Gate::Strength ? static_cast<const S*>(a.d_strength) + t * n : static_cast<const S*>(a.d_write) + t * a.value_heads * a.value_dim;
+      const S* from = c.gate == Gate::Strength ? static_cast<const S*>(a.d_strength) + t * n
+                                               : static_cast<const S*>(a.d_write) + t * a.value_heads * a.value_dim;
       const C s = sigmoid(raw);
       slope = top * static_cast<C>(widen(from[c.col])) * (s * (C(1) - s));
     }
@@ -261,8 +266,10 @@ __global__ void rate_kernel(const C* sums, std::int64_t strips, std::int64_t n, 
 
 template <class Args>
 void check_pre_rule(const Args& args) {
-  DELTRON_CHECK(args.kernel >= 1 && args.kernel <= kTaps, "gdn_pre_rule on cuda takes kernels of 1 to ", kTaps, ", not ", args.kernel);
-  DELTRON_CHECK(args.key_dim <= 256 && args.value_dim <= 256, "gdn_pre_rule on cuda takes heads of up to 256, not ", args.key_dim, " and ", args.value_dim);
+  DELTRON_CHECK(args.kernel >= 1 && args.kernel <= kTaps, "gdn_pre_rule on cuda takes kernels of 1 to ", kTaps, ", not ",
+                args.kernel);
+  DELTRON_CHECK(args.key_dim <= 256 && args.value_dim <= 256, "gdn_pre_rule on cuda takes heads of up to 256, not ", args.key_dim,
+                " and ", args.value_dim);
   DELTRON_CHECK(args.tokens == 0 || args.documents.count > 0, "gdn_pre_rule needs documents");
   const std::int64_t* offsets = args.documents.host();
   DELTRON_CHECK(args.tokens == 0 || (offsets[0] == 0 && offsets[args.documents.count] == args.tokens),
@@ -281,7 +288,8 @@ void with_width(std::int64_t width, const F& f) {
 
 template <class Args>
 dim3 walk_grid(const Args& args, std::int64_t strip) {
-  return dim3(static_cast<unsigned>(ceil_div(args.tokens, strip)), static_cast<unsigned>(ceil_div(2 * args.key_heads + args.value_heads, kWarps)));
+  return dim3(static_cast<unsigned>(ceil_div(args.tokens, strip)),
+              static_cast<unsigned>(ceil_div(2 * args.key_heads + args.value_heads, kWarps)));
 }
 
 struct BackwardSpace {  // numbers of values
@@ -329,18 +337,20 @@ void gdn_pre_rule_backward(const GdnPreRuleBackwardArgs& args, const StreamHandl
     C* bias_sums = weight_sums + space.weights;
     C* rate_sums = bias_sums + space.gates;
     with_width(width, [&](auto per) {
-      backward_kernel<S, decltype(per)::value>
-          <<<walk_grid(args, strip), 32 * kWarps, 0, native(stream)>>>(args, strip, args.d_conv_weight == nullptr ? nullptr : weight_sums);
+      backward_kernel<S, decltype(per)::value><<<walk_grid(args, strip), 32 * kWarps, 0, native(stream)>>>(
+          args, strip, args.d_conv_weight == nullptr ? nullptr : weight_sums);
     });
     check_launch("gdn_pre_rule_backward");
     const dim3 grid(static_cast<unsigned>(space.strips), static_cast<unsigned>(ceil_div(columns, 64)));
     gates_backward_kernel<S><<<grid, 64, 0, native(stream)>>>(args, columns, strip, bias_sums, rate_sums);
     check_launch("gdn_pre_rule_backward gates");
-    if (args.d_conv_weight != nullptr) add_partials<C>(weight_sums, space.strips, args.kernel * channels_of(args), args.kernel, args.d_conv_weight, stream);
+    if (args.d_conv_weight != nullptr)
+      add_partials<C>(weight_sums, space.strips, args.kernel * channels_of(args), args.kernel, args.d_conv_weight, stream);
     if (args.d_dt_bias != nullptr) add_partials<C>(bias_sums, space.strips, n, 1, args.d_dt_bias, stream);
     if (args.d_A_log != nullptr) {
       const std::int64_t of_head = args.gates == PreRuleGates::Heads ? 1 : args.key_dim;
-      rate_kernel<C><<<static_cast<unsigned>(n / of_head), 256, 0, native(stream)>>>(rate_sums, space.strips, n, of_head, static_cast<C*>(args.d_A_log));
+      rate_kernel<C><<<static_cast<unsigned>(n / of_head), 256, 0, native(stream)>>>(rate_sums, space.strips, n, of_head,
+                                                                                     static_cast<C*>(args.d_A_log));
       check_launch("gdn_pre_rule_backward A_log");
     }
   });

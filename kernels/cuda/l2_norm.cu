@@ -1,5 +1,5 @@
-// L2 norm of heads and its gradient on cuda (docs/gdn.md (4.3), (4.4)). A thread reads what it writes before it writes, so that outputs
-// may alias inputs.
+// L2 norm of heads and its gradient on cuda (docs/gdn.md (4.3), (4.4)). A thread reads what it writes before it writes, so that
+// outputs may alias inputs.
 #include "kernels/l2_norm.h"
 
 #include "kernels/cuda/rows.cuh"
@@ -82,7 +82,8 @@ void l2_norm_forward(const L2NormForwardArgs& args, const StreamHandle& stream) 
       constexpr int kN = decltype(n)::value;
       with_group(row_group(args.dim, kN), [&](auto g) {
         constexpr int kGroup = decltype(g)::value;
-        forward_kernel<S, kN, kGroup><<<static_cast<unsigned>(ceil_div(rows, kRowThreads / kGroup)), kRowThreads, 0, native(stream)>>>(args);
+        forward_kernel<S, kN, kGroup>
+            <<<static_cast<unsigned>(ceil_div(rows, kRowThreads / kGroup)), kRowThreads, 0, native(stream)>>>(args);
       });
     });
   });
@@ -90,18 +91,20 @@ void l2_norm_forward(const L2NormForwardArgs& args, const StreamHandle& stream) 
 }
 
 void l2_norm_backward(const L2NormBackwardArgs& args, const StreamHandle& stream) {
-  DELTRON_CHECK(args.y.sequence_stride == 0 && args.dy.sequence_stride == 0 && args.dx.sequence_stride == 0, "l2_norm takes rows of one stride");
+  DELTRON_CHECK(args.y.sequence_stride == 0 && args.dy.sequence_stride == 0 && args.dx.sequence_stride == 0,
+                "l2_norm takes rows of one stride");
   const std::int64_t rows = args.rows * args.heads;
   if (rows <= 0) return;
   with_storage(args.dtype, "l2_norm", [&](auto s) {
     using S = decltype(s);
-    const bool aligned = heads_aligned16(args.y, args.dtype) && heads_aligned16(args.dy, args.dtype) && heads_aligned16(args.dx, args.dtype) &&
-                         args.dim % kVector<S> == 0;
+    const bool aligned = heads_aligned16(args.y, args.dtype) && heads_aligned16(args.dy, args.dtype) &&
+                         heads_aligned16(args.dx, args.dtype) && args.dim % kVector<S> == 0;
     with_vector<S>(aligned, [&](auto n) {
       constexpr int kN = decltype(n)::value;
       with_group(row_group(args.dim, kN), [&](auto g) {
         constexpr int kGroup = decltype(g)::value;
-        backward_kernel<S, kN, kGroup><<<static_cast<unsigned>(ceil_div(rows, kRowThreads / kGroup)), kRowThreads, 0, native(stream)>>>(args);
+        backward_kernel<S, kN, kGroup>
+            <<<static_cast<unsigned>(ceil_div(rows, kRowThreads / kGroup)), kRowThreads, 0, native(stream)>>>(args);
       });
     });
   });

@@ -1,5 +1,5 @@
-// Matrix products on cuda: cuBLASLt where it has a plan, else this file's plain kernel (any strides, any mixture of types): a tile of
-// 32 x 32 results a block, sums over K in ascending order.
+// Matrix products on cuda: cuBLASLt where it has a plan, else this file's plain kernel (any strides, any mixture of types): a tile
+// of 32 x 32 results a block, sums over K in ascending order.
 #include "kernels/matmul.h"
 
 #include "kernels/cuda/common.cuh"
@@ -17,9 +17,12 @@ __device__ __forceinline__ C element(const void* data, DType dtype, std::int64_t
     return static_cast<const double*>(data)[at];
   } else {
     switch (dtype) {
-      case DType::BF16: return widen(static_cast<const bf16*>(data)[at]);
-      case DType::F16: return widen(static_cast<const fp16*>(data)[at]);
-      default: return static_cast<const float*>(data)[at];
+      case DType::BF16:
+        return widen(static_cast<const bf16*>(data)[at]);
+      case DType::F16:
+        return widen(static_cast<const fp16*>(data)[at]);
+      default:
+        return static_cast<const float*>(data)[at];
     }
   }
 }
@@ -30,9 +33,14 @@ __device__ __forceinline__ void set_element(void* data, DType dtype, std::int64_
     static_cast<double*>(data)[at] = value;
   } else {
     switch (dtype) {
-      case DType::BF16: static_cast<bf16*>(data)[at] = narrow<bf16>(value); break;
-      case DType::F16: static_cast<fp16*>(data)[at] = narrow<fp16>(value); break;
-      default: static_cast<float*>(data)[at] = value;
+      case DType::BF16:
+        static_cast<bf16*>(data)[at] = narrow<bf16>(value);
+        break;
+      case DType::F16:
+        static_cast<fp16*>(data)[at] = narrow<fp16>(value);
+        break;
+      default:
+        static_cast<float*>(data)[at] = value;
     }
   }
 }
@@ -45,8 +53,10 @@ __global__ void __launch_bounds__(kTile* kRowsOfThreads) product_kernel(MatmulAr
   for (std::int64_t k0 = 0; k0 < g.k; k0 += kTile) {
     for (int r = static_cast<int>(threadIdx.y); r < kTile; r += kRowsOfThreads) {
       const std::int64_t row = row0 + r, ka = k0 + threadIdx.x, kb = k0 + r, col = col0 + threadIdx.x;
-      a_tile[r][threadIdx.x] = row < g.m && ka < g.k ? element<C>(g.a, g.a_dtype, row * g.a_row_stride + ka * g.a_col_stride) : C(0);
-      b_tile[r][threadIdx.x] = kb < g.k && col < g.n ? element<C>(g.b, g.b_dtype, kb * g.b_row_stride + col * g.b_col_stride) : C(0);
+      a_tile[r][threadIdx.x] =
+          row < g.m && ka < g.k ? element<C>(g.a, g.a_dtype, row * g.a_row_stride + ka * g.a_col_stride) : C(0);
+      b_tile[r][threadIdx.x] =
+          kb < g.k && col < g.n ? element<C>(g.b, g.b_dtype, kb * g.b_row_stride + col * g.b_col_stride) : C(0);
     }
     __syncthreads();
     for (int k = 0; k < kTile; ++k) {
@@ -71,8 +81,9 @@ __global__ void __launch_bounds__(kTile* kRowsOfThreads) product_kernel(MatmulAr
 void check_dtypes(const MatmulArgs& args) {
   const bool wide = args.a_dtype == DType::F64;
   for (const DType dtype : {args.a_dtype, args.b_dtype, args.c_dtype}) {
-    DELTRON_CHECK(is_floating(dtype) && (dtype == DType::F64) == wide, "matmul on cuda takes fp64 throughout, or fp32, bf16 and fp16: a ",
-                  dtype_name(args.a_dtype), ", b ", dtype_name(args.b_dtype), ", c ", dtype_name(args.c_dtype));
+    DELTRON_CHECK(is_floating(dtype) && (dtype == DType::F64) == wide,
+                  "matmul on cuda takes fp64 throughout, or fp32, bf16 and fp16: a ", dtype_name(args.a_dtype), ", b ",
+                  dtype_name(args.b_dtype), ", c ", dtype_name(args.c_dtype));
   }
 }
 

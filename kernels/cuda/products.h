@@ -1,5 +1,6 @@
-// Matrix products by cuBLASLt. The library is opened at run time, when the first product asks for it, so that a binary starts where it
-// is absent; its plans are chosen once a shape, by the library's first answer, never by timing. Host code only; one object a context.
+// Matrix products by cuBLASLt. The library is opened at run time, when the first product asks for it, so that a binary starts where
+// it is absent; its plans are chosen once a shape, by the library's first answer, never by timing. Host code only; one object a
+// context.
 #pragma once
 
 #include <memory>

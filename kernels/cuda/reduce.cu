@@ -1,4 +1,5 @@
-// Reductions on cuda in a fixed order: fp64 partials of fixed blocks, ordered sums, the clipping factor. Nothing is read by the host.
+// Reductions on cuda in a fixed order: fp64 partials of fixed blocks, ordered sums, the clipping factor. Nothing is read by the
+// host.
 #include "kernels/reduce.h"
 
 #include "kernels/cuda/common.cuh"
@@ -89,7 +90,7 @@ void squared_norm(const SquaredNormArgs& args, const StreamHandle& stream) {
   const unsigned blocks = static_cast<unsigned>(ceil_div(args.count, kNormBlock));
   with_storage(args.dtype, "squared_norm", [&](auto s) {
     using S = decltype(s);
-    if constexpr (kVector<S> > 1) {
+    if constexpr (kVector < S >> 1) {
       if (aligned16(args.x)) return squared_norm_kernel<S, kVector<S>><<<blocks, kThreads, 0, native(stream)>>>(args);
     }
     squared_norm_kernel<S, 1><<<blocks, kThreads, 0, native(stream)>>>(args);

@@ -111,12 +111,14 @@ void rms_norm_forward(const RmsNormForwardArgs& args, const StreamHandle& stream
   if (rows <= 0) return;
   with_storage(args.dtype, "rms_norm", [&](auto s) {
     using S = decltype(s);
-    const bool aligned = heads_aligned16(args.x, args.dtype) && heads_aligned16(args.y, args.dtype) && parameter_aligned(args.weight, args.cols, kVector<S>);
+    const bool aligned = heads_aligned16(args.x, args.dtype) && heads_aligned16(args.y, args.dtype) &&
+                         parameter_aligned(args.weight, args.cols, kVector<S>);
     with_vector<S>(aligned, [&](auto n) {
       constexpr int kN = decltype(n)::value;
       with_group(row_group(args.cols, kN), [&](auto g) {
         constexpr int kGroup = decltype(g)::value;
-        forward_kernel<S, kN, kGroup><<<static_cast<unsigned>(ceil_div(rows, kRowThreads / kGroup)), kRowThreads, 0, native(stream)>>>(args);
+        forward_kernel<S, kN, kGroup>
+            <<<static_cast<unsigned>(ceil_div(rows, kRowThreads / kGroup)), kRowThreads, 0, native(stream)>>>(args);
       });
     });
   });
@@ -131,11 +133,13 @@ void rms_norm_backward(const RmsNormBackwardArgs& args, const StreamHandle& stre
   const std::int64_t rows = args.rows * args.heads;
   if (rows <= 0) return;
   check_parameter(args.dtype, args.weight_dtype, "rms_norm");
-  if (args.dweight) DELTRON_CHECK_GE(args.workspace.bytes, rms_norm_backward_workspace_bytes(args, stream), "rms_norm's workspace is smaller than queried");
+  if (args.dweight)
+    DELTRON_CHECK_GE(args.workspace.bytes, rms_norm_backward_workspace_bytes(args, stream),
+                     "rms_norm's workspace is smaller than queried");
   with_storage(args.dtype, "rms_norm", [&](auto s) {
     using S = decltype(s);
-    const bool aligned = heads_aligned16(args.x, args.dtype) && heads_aligned16(args.dy, args.dtype) && heads_aligned16(args.dx, args.dtype) &&
-                         parameter_aligned(args.weight, args.cols, kVector<S>);
+    const bool aligned = heads_aligned16(args.x, args.dtype) && heads_aligned16(args.dy, args.dtype) &&
+                         heads_aligned16(args.dx, args.dtype) && parameter_aligned(args.weight, args.cols, kVector<S>);
     with_vector<S>(aligned, [&](auto n) {
       constexpr int kN = decltype(n)::value;
       with_group(row_group(args.cols, kN), [&](auto g) {
@@ -146,7 +150,8 @@ void rms_norm_backward(const RmsNormBackwardArgs& args, const StreamHandle& stre
       });
     });
     check_launch("rms_norm_backward");
-    if (args.dweight != nullptr) add_partials<Compute<S>>(args.workspace.data, strip_count(rows), args.cols, 1, args.dweight, stream);
+    if (args.dweight != nullptr)
+      add_partials<Compute<S>>(args.workspace.data, strip_count(rows), args.cols, 1, args.dweight, stream);
   });
 }
 

@@ -45,9 +45,8 @@ void rope(const RopeArgs& args, const StreamHandle& stream) {
   DELTRON_CHECK_LE(args.rotary_dim / 2, kMostRotaryPairs, "rope: pairs");
   DELTRON_CHECK(args.x.sequence_stride == 0 && args.y.sequence_stride == 0, "rope takes flat tokens");
   if (args.tokens <= 0) return;
-  with_storage(args.dtype, "rope", [&](auto s) {
-    rope_kernel<decltype(s)><<<static_cast<unsigned>(args.tokens), 128, 0, native(stream)>>>(args);
-  });
+  with_storage(args.dtype, "rope",
+               [&](auto s) { rope_kernel<decltype(s)><<<static_cast<unsigned>(args.tokens), 128, 0, native(stream)>>>(args); });
   check_launch("rope");
 }
 

@@ -1,5 +1,5 @@
-// How norms cut their rows on cuda: a group of threads (16, a warp or the block) owns a row, a block owns a strip of rows whose sums
-// into a weight's gradient it keeps in shared memory. The cut is a function of the shape alone.
+// How norms cut their rows on cuda: a group of threads (16, a warp or the block) owns a row, a block owns a strip of rows whose
+// sums into a weight's gradient it keeps in shared memory. The cut is a function of the shape alone.
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -25,7 +25,8 @@ std::size_t prepare_shared(Kernel kernel, std::int64_t cols, int group, DType dt
   const std::int64_t bytes = kRowThreads / group * cols * static_cast<std::int64_t>(dtype_size(compute_dtype(dtype)));
   DELTRON_CHECK_LE(bytes, 220 * 1024, what, ": shared memory for rows of ", cols);
   if (bytes > 48 * 1024) {
-    check_status(static_cast<int>(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes))), what);
+    check_status(
+        static_cast<int>(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes))), what);
   }
   return static_cast<std::size_t>(bytes);
 }
@@ -41,7 +42,7 @@ void with_group(int group, const F& f) {
 // f(vector) with how many values a thread moves.
 template <class S, class F>
 void with_vector(bool aligned, const F& f) {
-  if constexpr (kVector<S> > 1) {
+  if constexpr (kVector < S >> 1) {
     if (aligned) return f(std::integral_constant<int, kVector<S>>{});
   }
   f(std::integral_constant<int, 1>{});

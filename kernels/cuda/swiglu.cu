@@ -49,7 +49,7 @@ struct Backward {
 
 template <class S, class F>
 void launch(bool aligned, const F& function, std::int64_t rows, std::int64_t cols, const StreamHandle& stream) {
-  if constexpr (kVector<S> > 1) {
+  if constexpr (kVector < S >> 1) {
     if (aligned && cols % kVector<S> == 0) return launch_matrix<kVector<S>>(function, rows, cols, stream, "swiglu");
   }
   launch_matrix<1>(function, rows, cols, stream, "swiglu");

@@ -152,7 +152,9 @@ void* cuda_make_event() {
 }
 void cuda_free_event(void* event) { cudaEventDestroy(as_event(event)); }
 void cuda_record(void* event, void* stream) { check(cudaEventRecord(as_event(event), as_stream(stream)), "event"); }
-void cuda_stream_waits(void* stream, void* event) { check(cudaStreamWaitEvent(as_stream(stream), as_event(event), 0), "wait for an event"); }
+void cuda_stream_waits(void* stream, void* event) {
+  check(cudaStreamWaitEvent(as_stream(stream), as_event(event), 0), "wait for an event");
+}
 
 bool cuda_event_complete(void* event) {
   const cudaError_t status = cudaEventQuery(as_event(event));

@@ -22,11 +22,11 @@ struct CudaDeviceInfo {
 };
 
 struct CudaStatus {
-  bool built = false;   // this binary has CUDA code
-  bool usable = false;  // and there is a device that it runs on
-  std::string problem, fix;             // why not
-  int driver_version = 0;               // as CUDA counts: 13000 is 13.0; 0: no driver
-  int runtime_version = 0;              // what the binary was built with
+  bool built = false;        // this binary has CUDA code
+  bool usable = false;       // and there is a device that it runs on
+  std::string problem, fix;  // why not
+  int driver_version = 0;    // as CUDA counts: 13000 is 13.0; 0: no driver
+  int runtime_version = 0;   // what the binary was built with
   std::vector<CudaDeviceInfo> devices;
 };
 
@@ -43,8 +43,8 @@ void cuda_free_event(void* event);
 void cuda_record(void* event, void* stream);
 void cuda_stream_waits(void* stream, void* event);
 bool cuda_event_complete(void* event);
-void cuda_event_wait(void* event);             // blocks the calling thread
-void cuda_stream_synchronize(void* stream);    // blocks the calling thread
+void cuda_event_wait(void* event);              // blocks the calling thread
+void cuda_stream_synchronize(void* stream);     // blocks the calling thread
 void cuda_delay(void* stream, double seconds);  // later work on the stream starts that much later (tests of slow copies)
 // Any two of: device memory, pinned host memory. Ordered on the stream; returns at once.
 void cuda_copy(void* to, const void* from, std::int64_t bytes, void* stream);
@@ -53,8 +53,8 @@ void cuda_set_bytes(void* data, int value, std::int64_t bytes, void* stream);
 std::unique_ptr<RawMemory> make_cuda_memory();    // cudaMalloc on the current device
 std::unique_ptr<RawMemory> make_pinned_memory();  // host memory that copies run from and to asynchronously
 
-// Small and large copies between the device and any host memory, through pinned slots, so that nobody waits unless the device is kSlots
-// copies behind. Each call returns how often it had to wait.
+// Small and large copies between the device and any host memory, through pinned slots, so that nobody waits unless the device is
+// kSlots copies behind. Each call returns how often it had to wait.
 class CudaTransfers {
  public:
   CudaTransfers() = default;

@@ -10,8 +10,8 @@ constexpr const char* kFix = "build with -DDELTRON_CUDA=ON where nvcc is install
 
 [[noreturn]] void refuse() {
   throw Error(ErrorCode::DeviceUnavailable,
-              ErrorText{"device cuda cannot be used", "training.device or --device", kProblem, "a build with CUDA, a GPU and its driver",
-                        std::string(kFix) + ", or set training.device: cpu"});
+              ErrorText{"device cuda cannot be used", "training.device or --device", kProblem,
+                        "a build with CUDA, a GPU and its driver", std::string(kFix) + ", or set training.device: cpu"});
 }
 
 }  // namespace

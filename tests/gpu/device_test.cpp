@@ -17,7 +17,8 @@ TEST(Device, values_survive_the_way_there_and_back_in_every_type) {
     const std::vector<double> values = {1, -2, 0.5 * (is_floating(dtype) ? 1 : 2), 100, 0, 7};
     const Tensor tensor = make_tensor(ctx, {2, 3}, dtype, values, "there");
     EXPECT_EQ(to_doubles(ctx, tensor), values) << dtype_name(dtype);
-    EXPECT_EQ(to_doubles(ctx, transposed(tensor)), (std::vector<double>{values[0], values[3], values[1], values[4], values[2], values[5]}));
+    EXPECT_EQ(to_doubles(ctx, transposed(tensor)),
+              (std::vector<double>{values[0], values[3], values[1], values[4], values[2], values[5]}));
   }
 }
 
@@ -129,7 +130,8 @@ TEST(Device, a_refused_launch_is_an_error_that_names_the_kernel) {
 
 TEST(Device, several_contexts_work_side_by_side) {
   Context one(small_context(1, DeviceKind::Cuda)), two(small_context(1, DeviceKind::Cuda));
-  const Tensor a = make_tensor(one, {64, 64}, DType::F32, random_values(4096, 1), "a"), b = make_tensor(two, {64, 64}, DType::F32, random_values(4096, 1), "b");
+  const Tensor a = make_tensor(one, {64, 64}, DType::F32, random_values(4096, 1), "a"),
+               b = make_tensor(two, {64, 64}, DType::F32, random_values(4096, 1), "b");
   const Tensor c = Tensor::zeros(one, {64, 64}, DType::F32, "c"), d = Tensor::zeros(two, {64, 64}, DType::F32, "d");
   matmul(one, a, a, c);
   matmul(two, b, b, d);

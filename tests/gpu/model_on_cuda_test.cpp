@@ -1,4 +1,5 @@
-// The whole model on a GPU: loss and every gradient as on the CPU, the same bits when repeated, recompute bitwise, the plan's bytes.
+// The whole model on a GPU: loss and every gradient as on the CPU, the same bits when repeated, recompute bitwise, the plan's
+// bytes.
 #include <cmath>
 
 #include "src/autograd/engine.h"
@@ -43,7 +44,8 @@ TEST(ModelOnCuda, bf16_is_as_near_to_fp32_as_on_the_cpu) {
   const test::Batch batch = packed_batch({70, 9, 1, 66}, tiny_config().vocab_size);
   ModelRun exact(tiny_config(), DType::F32), cpu(tiny_config(), DType::BF16), cuda(tiny_config(), DType::BF16, 1, DeviceKind::Cuda);
   const std::vector<double> expected = exact.loss_and_gradients(batch);
-  const double on_cpu = difference(cpu.loss_and_gradients(batch), expected), on_cuda = difference(cuda.loss_and_gradients(batch), expected);
+  const double on_cpu = difference(cpu.loss_and_gradients(batch), expected),
+               on_cuda = difference(cuda.loss_and_gradients(batch), expected);
   EXPECT_LT(on_cuda, 1.5 * on_cpu + 1e-3) << "on the cpu " << on_cpu;
 }
 
@@ -73,7 +75,8 @@ TEST(ModelOnCuda, memory_is_steady_from_step_to_step_and_the_plan_counts_it) {
       const auto layout = std::make_shared<const SequenceLayout>(ctx, batch.offsets, batch.offsets.back());
       if (i == 0 && device == DeviceKind::Cuda) model.parameters().initialise(ctx, 5);
       model.parameters().zero_main_gradients(ctx);
-      const Tensor loss = model.loss(ctx, int_tensor(ctx, batch.ids), int_tensor(ctx, batch.labels, "labels"), layout, {.training = true}, 0.1);
+      const Tensor loss =
+          model.loss(ctx, int_tensor(ctx, batch.ids), int_tensor(ctx, batch.labels, "labels"), layout, {.training = true}, 0.1);
       backward(ctx, {loss}, {make_tensor(ctx, {1}, DType::F64, {1}, "seed")});
     }
     return ctx.memory()->stats();

@@ -1,5 +1,5 @@
-// Training steps on a GPU: losses follow the CPU's, the same bits run to run, no wait of the host while steps are launched, a gradient
-// that is not finite changes nothing.
+// Training steps on a GPU: losses follow the CPU's, the same bits run to run, no wait of the host while steps are launched, a
+// gradient that is not finite changes nothing.
 #include <cmath>
 #include <limits>
 
@@ -57,7 +57,8 @@ TEST(TrainingOnCuda, ten_steps_follow_the_cpu) {
 
 TEST(TrainingOnCuda, bf16_follows_fp32) {
   const Trained exact = trained(DeviceKind::Cuda, 10), half = trained(DeviceKind::Cuda, 10, {"training.bf16=true"});
-  for (std::size_t step = 0; step < 10; ++step) EXPECT_NEAR(half.losses[step], exact.losses[step], 0.01 * exact.losses[step]) << step;
+  for (std::size_t step = 0; step < 10; ++step)
+    EXPECT_NEAR(half.losses[step], exact.losses[step], 0.01 * exact.losses[step]) << step;
 }
 
 TEST(TrainingOnCuda, run_twice_gives_the_same_bits) {

@@ -1,5 +1,5 @@
-// main() of GPU test binaries. Without a usable GPU every test counts as skipped, with the reason; with DELTRON_REQUIRE_GPU=1 that is a
-// failure. Listing the tests needs no GPU.
+// main() of GPU test binaries. Without a usable GPU every test counts as skipped, with the reason; with DELTRON_REQUIRE_GPU=1 that
+// is a failure. Listing the tests needs no GPU.
 #include <gtest/gtest.h>
 
 #include <cstdio>

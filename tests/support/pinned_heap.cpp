@@ -1,5 +1,5 @@
-// The heap of a GPU test binary: operator new hands out pinned memory that host and device see at one address, so that the CPU's kernel
-// tests run their kernels on the device as they are. Until open_pinned_heap() found a device it is the ordinary heap.
+// The heap of a GPU test binary: operator new hands out pinned memory that host and device see at one address, so that the CPU's
+// kernel tests run their kernels on the device as they are. Until open_pinned_heap() found a device it is the ordinary heap.
 #include "tests/support/pinned_heap.h"
 
 #include <cuda_runtime_api.h>

@@ -27,7 +27,8 @@ Args arguments(const RuleSizes& sizes, DType dtype) {
 
 }  // namespace
 
-std::string rule_kernel_name(Context& ctx, bool second, [[maybe_unused]] const RuleSizes& sizes, [[maybe_unused]] DType dtype) {
+std::string rule_kernel_name([[maybe_unused]] Context& ctx, bool second, [[maybe_unused]] const RuleSizes& sizes,
+                             [[maybe_unused]] DType dtype) {
 #if DELTRON_HAVE_CUDA
   if (ctx.device() == DeviceKind::Cuda) {
     if (!second) return kernels::cuda::gated_delta_rule_kernel_name(arguments<kernels::GatedDeltaRuleForwardArgs>(sizes, dtype));

@@ -1,5 +1,5 @@
 # Decides whether the CUDA back end is built. DELTRON_CUDA=AUTO takes it where nvcc works, ON insists, OFF leaves it out.
-# Sets DELTRON_HAVE_CUDA.
+# Sets DELTRON_HAVE_CUDA. CMAKE_CUDA_ARCHITECTURES lists the GPUs (default 90a; the preset release-all-gpus adds 80, 89, 100, 120).
 set(DELTRON_HAVE_CUDA OFF)
 if(NOT DELTRON_CUDA STREQUAL "OFF")
   include(CheckLanguage)
@@ -18,9 +18,20 @@ if(NOT DELTRON_CUDA STREQUAL "OFF")
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     find_package(CUDAToolkit REQUIRED)
     set(DELTRON_HAVE_CUDA ON)
+    set(DELTRON_CUDA_ARCHITECTURES_TEXT "${CMAKE_CUDA_ARCHITECTURES}")
+    string(REPLACE ";" "," DELTRON_CUDA_ARCHITECTURES_TEXT "${DELTRON_CUDA_ARCHITECTURES_TEXT}")
   elseif(DELTRON_CUDA STREQUAL "ON")
     message(FATAL_ERROR "DELTRON_CUDA=ON, but no CUDA compiler was found. Searched: CUDACXX, PATH (nvcc), /usr/local/cuda/bin. "
                         "Point to it with -DCMAKE_CUDA_COMPILER=/path/to/nvcc, or build without it: -DDELTRON_CUDA=OFF.")
   endif()
 endif()
 message(STATUS "deltron: CUDA back end ${DELTRON_HAVE_CUDA}")
+
+# What the sources ask: generated/src/base/build_options.h with DELTRON_HAVE_CUDA 0 or 1.
+set(DELTRON_HAVE_CUDA_NUMBER 0)
+if(DELTRON_HAVE_CUDA)
+  set(DELTRON_HAVE_CUDA_NUMBER 1)
+else()
+  set(DELTRON_CUDA_ARCHITECTURES_TEXT "none")
+endif()
+configure_file(${PROJECT_SOURCE_DIR}/src/base/build_options.h.in ${PROJECT_BINARY_DIR}/generated/src/base/build_options.h @ONLY)

@@ -37,5 +37,9 @@ namespace cpu {
 void adamw(const AdamwArgs& args, const StreamHandle& stream);
 void sgd(const SgdArgs& args, const StreamHandle& stream);
 }  // namespace cpu
+namespace cuda {
+void adamw(const AdamwArgs& args, const StreamHandle& stream);
+void sgd(const SgdArgs& args, const StreamHandle& stream);
+}  // namespace cuda
 
 }  // namespace deltron::kernels

@@ -38,5 +38,11 @@ void attention_forward(const AttentionForwardArgs& args, const StreamHandle& str
 std::int64_t attention_backward_workspace_bytes(const AttentionBackwardArgs& args, const StreamHandle& stream);
 void attention_backward(const AttentionBackwardArgs& args, const StreamHandle& stream);
 }  // namespace cpu
+namespace cuda {
+std::int64_t attention_forward_workspace_bytes(const AttentionForwardArgs& args, const StreamHandle& stream);
+void attention_forward(const AttentionForwardArgs& args, const StreamHandle& stream);
+std::int64_t attention_backward_workspace_bytes(const AttentionBackwardArgs& args, const StreamHandle& stream);
+void attention_backward(const AttentionBackwardArgs& args, const StreamHandle& stream);
+}  // namespace cuda
 
 }  // namespace deltron::kernels

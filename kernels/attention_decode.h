@@ -20,5 +20,9 @@ namespace cpu {
 std::int64_t attention_decode_workspace_bytes(const AttentionDecodeArgs& args, const StreamHandle& stream);
 void attention_decode(const AttentionDecodeArgs& args, const StreamHandle& stream);
 }  // namespace cpu
+namespace cuda {
+std::int64_t attention_decode_workspace_bytes(const AttentionDecodeArgs& args, const StreamHandle& stream);
+void attention_decode(const AttentionDecodeArgs& args, const StreamHandle& stream);
+}  // namespace cuda
 
 }  // namespace deltron::kernels

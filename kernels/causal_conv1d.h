@@ -35,5 +35,10 @@ void causal_conv1d_forward(const CausalConv1dForwardArgs& args, const StreamHand
 std::int64_t causal_conv1d_backward_workspace_bytes(const CausalConv1dBackwardArgs& args, const StreamHandle& stream);
 void causal_conv1d_backward(const CausalConv1dBackwardArgs& args, const StreamHandle& stream);
 }  // namespace cpu
+namespace cuda {
+void causal_conv1d_forward(const CausalConv1dForwardArgs& args, const StreamHandle& stream);
+std::int64_t causal_conv1d_backward_workspace_bytes(const CausalConv1dBackwardArgs& args, const StreamHandle& stream);
+void causal_conv1d_backward(const CausalConv1dBackwardArgs& args, const StreamHandle& stream);
+}  // namespace cuda
 
 }  // namespace deltron::kernels

@@ -31,5 +31,9 @@ namespace cpu {
 void cross_entropy_forward(const CrossEntropyForwardArgs& args, const StreamHandle& stream);
 void cross_entropy_backward(const CrossEntropyBackwardArgs& args, const StreamHandle& stream);
 }  // namespace cpu
+namespace cuda {
+void cross_entropy_forward(const CrossEntropyForwardArgs& args, const StreamHandle& stream);
+void cross_entropy_backward(const CrossEntropyBackwardArgs& args, const StreamHandle& stream);
+}  // namespace cuda
 
 }  // namespace deltron::kernels

@@ -93,5 +93,15 @@ void dropout_add(const DropoutAddArgs& args, const StreamHandle& stream);
 void sigmoid_gate_forward(const SigmoidGateForwardArgs& args, const StreamHandle& stream);
 void sigmoid_gate_backward(const SigmoidGateBackwardArgs& args, const StreamHandle& stream);
 }  // namespace cpu
+namespace cuda {
+void convert(const ConvertArgs& args, const StreamHandle& stream);
+void fill(const FillArgs& args, const StreamHandle& stream);
+void add(const AddArgs& args, const StreamHandle& stream);
+void accumulate(const AccumulateArgs& args, const StreamHandle& stream);
+void scale(const ScaleArgs& args, const StreamHandle& stream);
+void dropout_add(const DropoutAddArgs& args, const StreamHandle& stream);
+void sigmoid_gate_forward(const SigmoidGateForwardArgs& args, const StreamHandle& stream);
+void sigmoid_gate_backward(const SigmoidGateBackwardArgs& args, const StreamHandle& stream);
+}  // namespace cuda
 
 }  // namespace deltron::kernels

@@ -28,5 +28,10 @@ void embedding_forward(const EmbeddingForwardArgs& args, const StreamHandle& str
 std::int64_t embedding_backward_workspace_bytes(const EmbeddingBackwardArgs& args, const StreamHandle& stream);
 void embedding_backward(const EmbeddingBackwardArgs& args, const StreamHandle& stream);
 }  // namespace cpu
+namespace cuda {
+void embedding_forward(const EmbeddingForwardArgs& args, const StreamHandle& stream);
+std::int64_t embedding_backward_workspace_bytes(const EmbeddingBackwardArgs& args, const StreamHandle& stream);
+void embedding_backward(const EmbeddingBackwardArgs& args, const StreamHandle& stream);
+}  // namespace cuda
 
 }  // namespace deltron::kernels

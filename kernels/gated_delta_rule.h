@@ -70,4 +70,16 @@ void gated_delta_rule_backward(const GatedDeltaRuleBackwardArgs& args, const Str
 const char* gated_delta_rule_kernel_name();
 }  // namespace cpu
 
+// On a GPU: the same arguments and the same saved tensors, all of them device memory (documents.host_cu_seqlens: host memory).
+// Backward rebuilds what it needs and does not read t_inverse.
+namespace cuda {
+std::int64_t gated_delta_rule_forward_workspace_bytes(const GatedDeltaRuleForwardArgs& args, const StreamHandle& stream);
+void gated_delta_rule_forward(const GatedDeltaRuleForwardArgs& args, const StreamHandle& stream);
+std::int64_t gated_delta_rule_backward_workspace_bytes(const GatedDeltaRuleBackwardArgs& args, const StreamHandle& stream);
+void gated_delta_rule_backward(const GatedDeltaRuleBackwardArgs& args, const StreamHandle& stream);
+// Name of the kernel that serves these arguments ("cuda.chunked64.mma.bf16.k128.v128", "cuda.recurrent.fp32").
+const char* gated_delta_rule_kernel_name(const GatedDeltaRuleForwardArgs& args);
+const char* gated_delta_rule_kernel_name(const GatedDeltaRuleBackwardArgs& args);
+}  // namespace cuda
+
 }  // namespace deltron::kernels

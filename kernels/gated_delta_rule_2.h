@@ -76,4 +76,15 @@ void gated_delta_rule_2_backward(const GatedDeltaRule2BackwardArgs& args, const 
 const char* gated_delta_rule_2_kernel_name();
 }  // namespace cpu
 
+// On a GPU: the same arguments and the same saved tensors, all of them device memory (documents.host_cu_seqlens: host memory).
+namespace cuda {
+std::int64_t gated_delta_rule_2_forward_workspace_bytes(const GatedDeltaRule2ForwardArgs& args, const StreamHandle& stream);
+void gated_delta_rule_2_forward(const GatedDeltaRule2ForwardArgs& args, const StreamHandle& stream);
+std::int64_t gated_delta_rule_2_backward_workspace_bytes(const GatedDeltaRule2BackwardArgs& args, const StreamHandle& stream);
+void gated_delta_rule_2_backward(const GatedDeltaRule2BackwardArgs& args, const StreamHandle& stream);
+// Name of the kernel that serves these arguments ("cuda.chunked64.mma.bf16.k128.v128", "cuda.recurrent.fp32").
+const char* gated_delta_rule_2_kernel_name(const GatedDeltaRule2ForwardArgs& args);
+const char* gated_delta_rule_2_kernel_name(const GatedDeltaRule2BackwardArgs& args);
+}  // namespace cuda
+
 }  // namespace deltron::kernels

@@ -39,5 +39,10 @@ void gated_rms_norm_forward(const GatedRmsNormForwardArgs& args, const StreamHan
 std::int64_t gated_rms_norm_backward_workspace_bytes(const GatedRmsNormBackwardArgs& args, const StreamHandle& stream);
 void gated_rms_norm_backward(const GatedRmsNormBackwardArgs& args, const StreamHandle& stream);
 }  // namespace cpu
+namespace cuda {
+void gated_rms_norm_forward(const GatedRmsNormForwardArgs& args, const StreamHandle& stream);
+std::int64_t gated_rms_norm_backward_workspace_bytes(const GatedRmsNormBackwardArgs& args, const StreamHandle& stream);
+void gated_rms_norm_backward(const GatedRmsNormBackwardArgs& args, const StreamHandle& stream);
+}  // namespace cuda
 
 }  // namespace deltron::kernels

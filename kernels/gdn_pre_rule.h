@@ -63,5 +63,11 @@ void gdn_pre_rule_forward(const GdnPreRuleForwardArgs& args, const StreamHandle&
 std::int64_t gdn_pre_rule_backward_workspace_bytes(const GdnPreRuleBackwardArgs& args, const StreamHandle& stream);
 void gdn_pre_rule_backward(const GdnPreRuleBackwardArgs& args, const StreamHandle& stream);
 }  // namespace cpu
+namespace cuda {
+std::int64_t gdn_pre_rule_forward_workspace_bytes(const GdnPreRuleForwardArgs& args, const StreamHandle& stream);
+void gdn_pre_rule_forward(const GdnPreRuleForwardArgs& args, const StreamHandle& stream);
+std::int64_t gdn_pre_rule_backward_workspace_bytes(const GdnPreRuleBackwardArgs& args, const StreamHandle& stream);
+void gdn_pre_rule_backward(const GdnPreRuleBackwardArgs& args, const StreamHandle& stream);
+}  // namespace cuda
 
 }  // namespace deltron::kernels

@@ -28,5 +28,9 @@ namespace cpu {
 void l2_norm_forward(const L2NormForwardArgs& args, const StreamHandle& stream);
 void l2_norm_backward(const L2NormBackwardArgs& args, const StreamHandle& stream);
 }  // namespace cpu
+namespace cuda {
+void l2_norm_forward(const L2NormForwardArgs& args, const StreamHandle& stream);
+void l2_norm_backward(const L2NormBackwardArgs& args, const StreamHandle& stream);
+}  // namespace cuda
 
 }  // namespace deltron::kernels

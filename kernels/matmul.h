@@ -1,5 +1,6 @@
 // Matrix products: C [M,N] = A [M,K] B [K,N] + beta C, any strides for A and B, so transposes are free.
 // Sums are fp32 (fp64 for fp64). On the CPU: BLIS on fixed blocks from our pool; bits depend neither on the thread count nor on M.
+// On cuda: cuBLASLt with plans chosen by shape alone, and an own kernel for strides and mixtures of types that it does not take.
 #pragma once
 
 #include "kernels/views.h"
@@ -25,5 +26,9 @@ namespace cpu {
 std::int64_t matmul_workspace_bytes(const MatmulArgs& args, const StreamHandle& stream);
 void matmul(const MatmulArgs& args, const StreamHandle& stream);
 }  // namespace cpu
+namespace cuda {
+std::int64_t matmul_workspace_bytes(const MatmulArgs& args, const StreamHandle& stream);
+void matmul(const MatmulArgs& args, const StreamHandle& stream);
+}  // namespace cuda
 
 }  // namespace deltron::kernels

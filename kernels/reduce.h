@@ -46,5 +46,11 @@ void ordered_sum(const OrderedSumArgs& args, const StreamHandle& stream);
 void sum(const SumArgs& args, const StreamHandle& stream);
 void clip_scale(const ClipScaleArgs& args, const StreamHandle& stream);
 }  // namespace cpu
+namespace cuda {
+void squared_norm(const SquaredNormArgs& args, const StreamHandle& stream);
+void ordered_sum(const OrderedSumArgs& args, const StreamHandle& stream);
+void sum(const SumArgs& args, const StreamHandle& stream);
+void clip_scale(const ClipScaleArgs& args, const StreamHandle& stream);
+}  // namespace cuda
 
 }  // namespace deltron::kernels

@@ -37,5 +37,10 @@ void rms_norm_forward(const RmsNormForwardArgs& args, const StreamHandle& stream
 std::int64_t rms_norm_backward_workspace_bytes(const RmsNormBackwardArgs& args, const StreamHandle& stream);
 void rms_norm_backward(const RmsNormBackwardArgs& args, const StreamHandle& stream);
 }  // namespace cpu
+namespace cuda {
+void rms_norm_forward(const RmsNormForwardArgs& args, const StreamHandle& stream);
+std::int64_t rms_norm_backward_workspace_bytes(const RmsNormBackwardArgs& args, const StreamHandle& stream);
+void rms_norm_backward(const RmsNormBackwardArgs& args, const StreamHandle& stream);
+}  // namespace cuda
 
 }  // namespace deltron::kernels

@@ -19,5 +19,8 @@ struct RopeArgs {
 namespace cpu {
 void rope(const RopeArgs& args, const StreamHandle& stream);
 }  // namespace cpu
+namespace cuda {
+void rope(const RopeArgs& args, const StreamHandle& stream);
+}  // namespace cuda
 
 }  // namespace deltron::kernels

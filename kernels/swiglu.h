@@ -24,5 +24,9 @@ namespace cpu {
 void swiglu_forward(const SwigluForwardArgs& args, const StreamHandle& stream);
 void swiglu_backward(const SwigluBackwardArgs& args, const StreamHandle& stream);
 }  // namespace cpu
+namespace cuda {
+void swiglu_forward(const SwigluForwardArgs& args, const StreamHandle& stream);
+void swiglu_backward(const SwigluBackwardArgs& args, const StreamHandle& stream);
+}  // namespace cuda
 
 }  // namespace deltron::kernels

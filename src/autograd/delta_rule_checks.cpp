@@ -43,7 +43,7 @@ void DeltaRuleChecks::gate(const Tensor& tensor, const char* name, const Shape& 
             "all inputs are on the context's device");
   }
   const DType dtype = tensor.dtype();
-  const bool fits = operands == DType::F64 ? dtype == DType::F64 : dtype == DType::F32 || dtype == DType::BF16;
+  const bool fits = operands == DType::F64 ? dtype == DType::F64 : dtype == DType::F32 || dtype == DType::BF16 || dtype == operands;
   require(fits, std::string("dtype of ") + name, std::string(dtype_name(dtype)) + " beside " + dtype_name(operands),
           "gates are fp32 or bf16, and fp64 beside fp64");
 }
@@ -58,8 +58,9 @@ void DeltaRuleChecks::offsets(const LayoutPtr& layout, TensorLayout tensors) con
 
 void DeltaRuleChecks::dtypes(const Tensor& q, const Tensor& k, const Tensor& v) const {
   const DType dtype = q.dtype();
-  require(dtype == DType::F32 || dtype == DType::BF16 || dtype == DType::F64, "dtype of q", dtype_name(dtype),
-          std::string("on ") + device_name(ctx_.device()) + " operands are fp32, bf16 or fp64");
+  const bool cuda = ctx_.kernel_device() == DeviceKind::Cuda;
+  require(dtype == DType::F32 || dtype == DType::BF16 || dtype == (cuda ? DType::F16 : DType::F64), "dtype of q", dtype_name(dtype),
+          std::string("on ") + device_name(ctx_.kernel_device()) + " operands are fp32, bf16 or " + (cuda ? "fp16" : "fp64"));
   require(dtype == k.dtype() && dtype == v.dtype(), "dtypes of q, k, v",
           std::string(dtype_name(dtype)) + ", " + dtype_name(k.dtype()) + ", " + dtype_name(v.dtype()), "one dtype");
 }

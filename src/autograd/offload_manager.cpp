@@ -177,7 +177,7 @@ void OffloadManager::free_source(Context& ctx, MovedStorage& moved) {
   if (moved.place != MovedStorage::Place::Draining) return;
   compute_waits(ctx, moved.copied_out);
   DELTRON_CHECK_EQ(moved.storage->version(), moved.version, "'", moved.storage->name(), "' was written while it was being offloaded");
-  if (options_.faults.poison) poison_bytes(moved.storage->data(), moved.storage->bytes());
+  if (options_.faults.poison) poison(ctx, moved.storage->data(), moved.storage->bytes());
   moved.storage->discard(StorageState::OnHost);
   moved.place = MovedStorage::Place::OnHost;
 }
@@ -185,7 +185,7 @@ void OffloadManager::free_source(Context& ctx, MovedStorage& moved) {
 void OffloadManager::start_reload(Context& ctx, MovedStorage& moved) {
   if (moved.place != MovedStorage::Place::OnHost) return;
   moved.storage->reallocate(StorageState::Reloading);
-  if (options_.faults.poison) poison_bytes(moved.storage->reload_target(), moved.storage->bytes());
+  if (options_.faults.poison) poison(ctx, moved.storage->reload_target(), moved.storage->bytes());
   moved.reloaded = start_copy_in(ctx, moved.host, *moved.storage, moved.copied_out, options_.faults);
   moved.place = MovedStorage::Place::Reloading;
   stats_.bytes_in += moved.storage->bytes();
@@ -212,6 +212,7 @@ void OffloadManager::restore(Context& ctx, MovedStorage& moved) {
 }
 
 void OffloadManager::forget(MovedStorage& moved) {
+  if (options_.faults.poison && moved.place == MovedStorage::Place::Reloading) moved.reloaded.wait();  // the host writes the buffer next
   pool_->release(std::exchange(moved.host, nullptr));
   moved.place = MovedStorage::Place::Back;
   const std::shared_ptr<Storage> storage = std::exchange(moved.storage, nullptr);
@@ -291,8 +292,9 @@ void OffloadManager::reset(Context& ctx) {
     if (moved->place == MovedStorage::Place::Reloading) moved->storage->set_resident();
     forget(*moved);
   }
-  if (!ctx.is_meta() && stats_.bytes_out > 0) ctx.copy_out_stream().synchronize();  // rethrows what failed there
-  if (!ctx.is_meta() && stats_.bytes_in > 0) ctx.copy_in_stream().synchronize();
+  // On the CPU a failed copy is rethrown here; a device's faults show at its next synchronisation, so the host does not wait.
+  if (ctx.device() == DeviceKind::Cpu && stats_.bytes_out > 0) ctx.copy_out_stream().synchronize();
+  if (ctx.device() == DeviceKind::Cpu && stats_.bytes_in > 0) ctx.copy_in_stream().synchronize();
   const std::string never_committed = open_.empty() ? "" : open_.front()->name;
   const bool ran_backward = std::exchange(backwards_begun_, 0) > 0;
   const std::vector<OffloadChunkInfo> infos = std::exchange(infos_, {});

@@ -13,8 +13,10 @@ struct OffloadFaults {
   bool poison = false;            // freed device memory and host buffers are filled with a NaN pattern
 };
 
-// All bits set: a NaN in every floating type. Null (meta) is left alone.
+// All bits set: a NaN in every floating type. Host memory; null (meta) is left alone.
 void poison_bytes(void* data, std::int64_t bytes);
+// The same for memory of the context's device, in the order of compute.
+void poison(Context& ctx, void* data, std::int64_t bytes);
 
 // Device to host, after everything that compute has been given so far. `from` is Resident and is not written before the event.
 Event start_copy_out(Context& ctx, const Storage& from, HostBuffer* to, const OffloadFaults& faults);

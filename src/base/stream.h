@@ -7,11 +7,15 @@
 namespace deltron {
 
 class ThreadPool;
+namespace kernels::cuda {
+class ProductLibrary;
+}
 
 struct StreamHandle {
   DeviceKind device = DeviceKind::Cpu;
-  void* native = nullptr;      // cudaStream_t on cuda
-  ThreadPool* pool = nullptr;  // cpu: never null
+  void* native = nullptr;                           // cudaStream_t on cuda
+  ThreadPool* pool = nullptr;                       // never null
+  kernels::cuda::ProductLibrary* products = nullptr;  // cuda: matrix products and their plans, one a context
 };
 
 }  // namespace deltron

@@ -18,7 +18,6 @@ const std::vector<NotYet>& run_entries() {
       {"parallel.sequence_parallel", {}},
       {"parallel.context_parallel_size", {}},
       {"parallel.pipeline_model_parallel_size", {}},
-      {"training.device", {"cuda"}},
       {"optimizer.use_distributed_optimizer", {}},
   };
   return entries;

@@ -16,6 +16,8 @@
 
 namespace deltron {
 
+class CudaContext;
+
 struct ContextOptions {
   DeviceKind device = DeviceKind::Cpu;
   DeviceKind planned_device = DeviceKind::Cpu;  // meta: whose workspaces are counted
@@ -40,11 +42,24 @@ class Context {
   const ContextOptions& options() const { return options_; }
 
   ThreadPool& pool() { return *pool_; }
-  StreamHandle stream() { return StreamHandle{options_.device, nullptr, pool_.get()}; }
+  StreamHandle stream();
   const std::shared_ptr<Allocator>& memory() const { return memory_; }
   const std::shared_ptr<Allocator>& host_memory() const { return host_memory_; }  // the host offload pool
   Stream& copy_out_stream();  // device to host, made on first use
   Stream& copy_in_stream();   // host to device
+
+  // The point that compute has reached, and letting compute go on only after an event. On the CPU compute is the calling thread.
+  Event compute_point();
+  void compute_waits(const Event& event);
+  // Bytes between the host and this context's device memory, in the order of compute. `upload` returns at once; `download` waits.
+  void upload(void* to, const void* from, std::int64_t bytes);
+  void download(void* to, const void* from, std::int64_t bytes);
+  // Writes `to` when compute comes there, without a wait; complete with the event. `to` must live until then.
+  Event download_later(void* to, const void* from, std::int64_t bytes);
+  void set_bytes(void* data, int value, std::int64_t bytes);
+  void synchronize();  // everything given to compute has run; faults of kernels are thrown here
+  // How often the host has waited for the device. Zero on the CPU. A training step is to add nothing.
+  std::int64_t host_synchronizations() const;
 
   const MemoryScope& scope() const { return scope_; }
 
@@ -60,6 +75,7 @@ class Context {
   friend class ScopeGuard;
   ContextOptions options_;
   std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<CudaContext> cuda_;  // null but on cuda
   std::shared_ptr<Allocator> memory_;
   std::shared_ptr<Allocator> host_memory_;
   std::unique_ptr<Stream> copy_out_;

@@ -1,18 +1,38 @@
 // See stream.h.
 #include "src/tensor/stream.h"
 
+#include <chrono>
+#include <cstring>
 #include <utility>
+
+#include "src/base/check.h"
+#include "src/tensor/cuda_device.h"
 
 namespace deltron {
 
+Event::State::~State() {
+  if (native != nullptr) cuda_free_event(native);
+}
+
 Event::Event() : state_(std::make_shared<State>()) {}
 
+Event Event::on_device(void* stream) {
+  Event event;
+  event.state_->native = cuda_make_event();
+  cuda_record(event.state_->native, stream);
+  return event;
+}
+
+void* Event::native() const { return state_->native; }
+
 bool Event::complete() const {
+  if (native() != nullptr) return cuda_event_complete(native());
   std::lock_guard<std::mutex> lock(state_->mutex);
   return state_->complete;
 }
 
 void Event::wait() const {
+  if (native() != nullptr) return cuda_event_wait(native());
   std::unique_lock<std::mutex> lock(state_->mutex);
   state_->changed.wait(lock, [&] { return state_->complete; });
 }
@@ -25,9 +45,19 @@ void Event::signal() const {
   state_->changed.notify_all();
 }
 
-Stream::Stream(std::string name) : name_(std::move(name)), worker_([this] { loop(); }) {}
+Stream::Stream(std::string name, DeviceKind device) : name_(std::move(name)) {
+  if (device == DeviceKind::Cuda) {
+    native_ = cuda_make_stream();
+  } else {
+    worker_ = std::thread([this] { loop(); });
+  }
+}
 
 Stream::~Stream() {
+  if (native_ != nullptr) {
+    cuda_free_stream(native_);  // its work runs to the end
+    return;
+  }
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stop_ = true;
@@ -36,7 +66,23 @@ Stream::~Stream() {
   worker_.join();
 }
 
+void Stream::copy(void* to, const void* from, std::int64_t bytes) {
+  if (native_ != nullptr) return cuda_copy(to, from, bytes, native_);
+  enqueue([=] { std::memcpy(to, from, static_cast<std::size_t>(bytes)); });
+}
+
+void Stream::set_bytes(void* data, int value, std::int64_t bytes) {
+  if (native_ != nullptr) return cuda_set_bytes(data, value, bytes, native_);
+  enqueue([=] { std::memset(data, value, static_cast<std::size_t>(bytes)); });
+}
+
+void Stream::delay(double seconds) {
+  if (native_ != nullptr) return cuda_delay(native_, seconds);
+  enqueue([=] { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); });
+}
+
 void Stream::enqueue(std::function<void()> work) {
+  DELTRON_CHECK(native_ == nullptr, "stream '", name_, "' runs on the device, not host functions");
   {
     std::lock_guard<std::mutex> lock(mutex_);
     queue_.push_back(std::move(work));
@@ -45,16 +91,26 @@ void Stream::enqueue(std::function<void()> work) {
 }
 
 Event Stream::record() {
+  if (native_ != nullptr) return Event::on_device(native_);
   Event event;
   enqueue([event] { event.signal(); });
   return event;
 }
 
 void Stream::wait(const Event& event) {
+  if (native_ != nullptr) {
+    if (event.native() != nullptr) {
+      cuda_stream_waits(native_, event.native());
+    } else {
+      event.wait();
+    }
+    return;
+  }
   enqueue([event] { event.wait(); });
 }
 
 void Stream::synchronize() {
+  if (native_ != nullptr) return cuda_stream_synchronize(native_);
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait(lock, [&] { return queue_.empty() && !busy_; });
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));

@@ -1,14 +1,18 @@
-// Streams and events. On the CPU a stream is a worker thread that runs its work in order; the compute stream runs inline.
-// Events order work between streams. Work that fails (throws) fails the next synchronize().
+// Streams and events. On the CPU a stream is a worker thread that runs its work in order; the compute stream runs inline. On cuda
+// both are the device's own. Events order work between streams. Work that fails (throws) fails the next synchronize().
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
+
+#include "src/base/dtype.h"
 
 namespace deltron {
 
@@ -16,12 +20,17 @@ namespace deltron {
 class Event {
  public:
   Event();
+  // The point that a stream of the device has reached.
+  static Event on_device(void* stream);
   bool complete() const;
-  void wait() const;  // blocks the calling thread
-  void signal() const;
+  void wait() const;    // blocks the calling thread
+  void signal() const;  // CPU
+  void* native() const;  // cuda: the device's event; else null
 
  private:
   struct State {
+    ~State();
+    void* native = nullptr;
     std::mutex mutex;
     std::condition_variable changed;
     bool complete = false;
@@ -31,12 +40,15 @@ class Event {
 
 class Stream {
  public:
-  explicit Stream(std::string name);
+  explicit Stream(std::string name, DeviceKind device = DeviceKind::Cpu);
   ~Stream();  // finishes what was enqueued
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  void enqueue(std::function<void()> work);
+  void enqueue(std::function<void()> work);                             // CPU
+  void copy(void* to, const void* from, std::int64_t bytes);            // cuda: between device and pinned host memory
+  void set_bytes(void* data, int value, std::int64_t bytes);
+  void delay(double seconds);                                           // later work starts that much later
   Event record();                 // complete when everything enqueued so far has run
   void wait(const Event& event);  // later work waits for the event
   void synchronize();             // rethrows the first failure
@@ -44,6 +56,7 @@ class Stream {
  private:
   void loop();
   std::string name_;
+  void* native_ = nullptr;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> queue_;

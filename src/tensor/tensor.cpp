@@ -1,8 +1,6 @@
 // See tensor.h.
 #include "src/tensor/tensor.h"
 
-#include <cstring>
-
 #include "src/base/bfloat16.h"
 #include "src/tensor/context.h"
 
@@ -69,7 +67,7 @@ Tensor Tensor::empty(Context& ctx, Shape shape, DType dtype, const char* name, M
 
 Tensor Tensor::zeros(Context& ctx, Shape shape, DType dtype, const char* name, MemoryTag tag) {
   Tensor tensor = empty(ctx, std::move(shape), dtype, name, tag);
-  if (!ctx.is_meta() && tensor.bytes() > 0) std::memset(tensor.data(), 0, static_cast<std::size_t>(tensor.bytes()));
+  ctx.set_bytes(tensor.data(), 0, tensor.bytes());
   return tensor;
 }
 
@@ -141,32 +139,39 @@ void copy_from_host(Context& ctx, const Tensor& tensor, const void* data) {
   DELTRON_CHECK(tensor.is_contiguous(), "copy into '", tensor.name(), "'");
   tensor.storage()->bump_version();
   if (ctx.is_meta() || tensor.bytes() == 0) return;
-  std::memcpy(tensor.data(), data, static_cast<std::size_t>(tensor.bytes()));
+  ctx.upload(tensor.data(), data, tensor.bytes());
 }
 
 void copy_to_host(Context& ctx, const Tensor& tensor, void* data) {
   DELTRON_CHECK(tensor.is_contiguous(), "copy from '", tensor.name(), "'");
   DELTRON_CHECK(!ctx.is_meta(), "a meta tensor holds no values");
-  if (tensor.bytes() > 0) std::memcpy(data, tensor.data(), static_cast<std::size_t>(tensor.bytes()));
+  if (tensor.bytes() > 0) ctx.download(data, tensor.data(), tensor.bytes());
 }
 
 Event copy_to_host_later(Context& ctx, const Tensor& tensor, void* data) {
-  DELTRON_CHECK(ctx.device() != DeviceKind::Cuda, "later copies on cuda");
-  if (!ctx.is_meta()) copy_to_host(ctx, tensor, data);
-  Event event;
-  event.signal();
-  return event;
+  DELTRON_CHECK(tensor.is_contiguous(), "copy from '", tensor.name(), "'");
+  return ctx.download_later(data, tensor.data(), tensor.bytes());
 }
 
 std::vector<double> to_doubles(Context& ctx, const Tensor& tensor) {
   DELTRON_CHECK(!ctx.is_meta(), "a meta tensor holds no values");
   std::vector<double> values(static_cast<std::size_t>(tensor.count()));
   if (values.empty()) return values;
+  // The part of the storage that the view spans, on the host: in place on the CPU, a copy from a device.
+  std::int64_t last = 0;
+  for (int dim = 0; dim < tensor.rank(); ++dim) last += (tensor.size(dim) - 1) * tensor.stride(dim);
+  std::vector<char> copy;
+  const void* data = tensor.data();
+  if (ctx.device() == DeviceKind::Cuda) {
+    copy.resize(static_cast<std::size_t>(last + 1) * dtype_size(tensor.dtype()));
+    ctx.download(copy.data(), data, static_cast<std::int64_t>(copy.size()));
+    data = copy.data();
+  }
   std::vector<std::int64_t> index(static_cast<std::size_t>(tensor.rank()), 0);
   for (double& value : values) {
     std::int64_t place = 0;
     for (int dim = 0; dim < tensor.rank(); ++dim) place += index[static_cast<std::size_t>(dim)] * tensor.stride(dim);
-    value = load_double(tensor.data(), tensor.dtype(), place);
+    value = load_double(data, tensor.dtype(), place);
     for (int dim = tensor.rank() - 1; dim >= 0; --dim) {
       if (++index[static_cast<std::size_t>(dim)] < tensor.size(dim)) break;
       index[static_cast<std::size_t>(dim)] = 0;
@@ -180,7 +185,14 @@ void from_doubles(Context& ctx, const Tensor& tensor, const std::vector<double>&
   DELTRON_CHECK_EQ(tensor.count(), static_cast<std::int64_t>(values.size()), "values of '", tensor.name(), "'");
   tensor.storage()->bump_version();
   if (ctx.is_meta()) return;
-  for (std::size_t i = 0; i < values.size(); ++i) store_double(tensor.data(), tensor.dtype(), static_cast<std::int64_t>(i), values[i]);
+  std::vector<char> copy;
+  void* data = tensor.data();
+  if (ctx.device() == DeviceKind::Cuda) {
+    copy.resize(static_cast<std::size_t>(tensor.bytes()));
+    data = copy.data();
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) store_double(data, tensor.dtype(), static_cast<std::int64_t>(i), values[i]);
+  if (ctx.device() == DeviceKind::Cuda) ctx.upload(tensor.data(), data, tensor.bytes());
 }
 
 Tensor make_tensor(Context& ctx, Shape shape, DType dtype, const std::vector<double>& values, const char* name, MemoryTag tag) {

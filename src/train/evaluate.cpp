@@ -19,8 +19,9 @@ void evaluate_batch(Session& session, const HostBatch& batch, const EvaluateOpti
   const std::vector<double> losses = to_doubles(ctx, token_losses(ctx, logits, device.labels));
   const std::int64_t vocab = logits.size(1);
   std::vector<double> scores;
-  if (logits.dtype() != DType::F32) scores = to_doubles(ctx, logits);
-  const float* direct = logits.dtype() == DType::F32 ? logits.data_as<const float>() : nullptr;
+  const bool in_place = logits.dtype() == DType::F32 && ctx.device() == DeviceKind::Cpu;
+  if (!in_place) scores = to_doubles(ctx, logits);
+  const float* direct = in_place ? logits.data_as<const float>() : nullptr;
   for (std::size_t t = 0; t < batch.labels.size(); ++t) {
     if (batch.labels[t] == kIgnoreLabel) continue;
     result.nats += losses[t];

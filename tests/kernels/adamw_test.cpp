@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
 #include <sstream>
 
 #include "kernels/reduce.h"
@@ -12,6 +13,7 @@
 #include "tests/support/golden_file.h"
 #include "tests/support/head_buffer.h"
 #include "tests/support/kernel_test.h"
+#include "tests/support/under_test.h"
 
 namespace deltron {
 namespace {
@@ -62,14 +64,14 @@ void run_golden(double limit) {
     for (const std::string& name : names) {
       const std::vector<T> grad = as<T>(golden.values("grad." + number + "." + name));
       partials.push_back(0);
-      kernels::cpu::squared_norm({static_cast<std::int64_t>(grad.size()), grad.data(), dtype, &partials.back(), nullptr}, stream);
+      under_test::squared_norm({static_cast<std::int64_t>(grad.size()), grad.data(), dtype, &partials.back(), nullptr}, stream);
     }
-    double squared = 0, scale = 0, norm = 0;
-    std::int32_t flag = 0;
-    kernels::cpu::ordered_sum({3, partials.data(), &squared}, stream);
-    kernels::cpu::clip_scale({&squared, golden.number("clip_grad"), &scale, &norm, &flag}, stream);
-    EXPECT_NEAR(norm, golden.values("grad_norm." + number)[0], 1e-12 * norm);
-    EXPECT_EQ(flag, 0);
+    const auto squared = std::make_unique<double>(0), scale = std::make_unique<double>(0), norm = std::make_unique<double>(0);
+    const auto flag = std::make_unique<std::int32_t>(0);
+    under_test::ordered_sum({3, partials.data(), squared.get()}, stream);
+    under_test::clip_scale({squared.get(), golden.number("clip_grad"), scale.get(), norm.get(), flag.get()}, stream);
+    EXPECT_NEAR(*norm, golden.values("grad_norm." + number)[0], 1e-12 * *norm);
+    EXPECT_EQ(*flag, 0);
     for (const std::string& name : names) {
       const std::vector<T> grad = as<T>(golden.values("grad." + number + "." + name));
       State<T>& state = states[name];
@@ -81,8 +83,8 @@ void run_golden(double limit) {
       args.lr = rates[step], args.beta1 = golden.number("beta1"), args.beta2 = golden.number("beta2");
       args.epsilon = golden.number("eps"), args.weight_decay = golden.number("weight_decay." + name);
       args.step = static_cast<std::int64_t>(step) + 1;
-      args.grad_scale = &scale, args.skip_flag = &flag;
-      kernels::cpu::adamw(args, stream);
+      args.grad_scale = scale.get(), args.skip_flag = flag.get();
+      under_test::adamw(args, stream);
       EXPECT_LT(error_ratio(wide(state.master), golden.values("param." + number + "." + name)), limit) << name << " step " << step;
     }
   }
@@ -109,12 +111,14 @@ Updated update(std::int64_t count, int threads, std::int32_t skip, double scale)
   for (double value : random_values(DType::F32, count, 3, 0.1)) r.exp_avg_sq.push_back(static_cast<float>(value * value));
   r.weight.assign(static_cast<std::size_t>(count) + 1, 0x1234);
   const std::vector<float> grad = as<float>(random_values(DType::F32, count, 4));
+  const auto factor = std::make_unique<double>(scale);
+  const auto flag = std::make_unique<std::int32_t>(skip);
   kernels::AdamwArgs args;
   args.count = count;
   args.master = r.master.data(), args.grad = grad.data(), args.exp_avg = r.exp_avg.data(), args.exp_avg_sq = r.exp_avg_sq.data();
   args.weight = r.weight.data();
-  args.lr = 0.01, args.weight_decay = 0.1, args.step = 7, args.grad_scale = &scale, args.skip_flag = &skip;
-  kernels::cpu::adamw(args, stream);
+  args.lr = 0.01, args.weight_decay = 0.1, args.step = 7, args.grad_scale = factor.get(), args.skip_flag = flag.get();
+  under_test::adamw(args, stream);
   return r;
 }
 
@@ -154,11 +158,11 @@ TEST(Sgd, equals_a_plain_loop_with_decay_clipping_and_weight) {
   const std::vector<double> w0 = random_values(DType::F32, 37, 1), g0 = random_values(DType::F32, 37, 2);
   std::vector<float> master = as<float>(w0), weight(37);
   const std::vector<float> grad = as<float>(g0);
-  const double scale = 0.25;
+  const auto scale = std::make_unique<double>(0.25);
   kernels::SgdArgs args;
   args.count = 37, args.master = master.data(), args.grad = grad.data(), args.weight = weight.data();
-  args.weight_dtype = DType::F32, args.lr = 0.1, args.weight_decay = 0.01, args.grad_scale = &scale;
-  kernels::cpu::sgd(args, stream);
+  args.weight_dtype = DType::F32, args.lr = 0.1, args.weight_decay = 0.01, args.grad_scale = scale.get();
+  under_test::sgd(args, stream);
   for (std::size_t i = 0; i < 37; ++i) ASSERT_NEAR(master[i], w0[i] - 0.1 * (0.25 * g0[i] + 0.01 * w0[i]), 1e-6);
   EXPECT_EQ(master, weight);
 }

@@ -12,6 +12,7 @@
 #include "tests/support/head_buffer.h"
 #include "tests/support/kernel_test.h"
 #include "tests/support/reference_attention.h"
+#include "tests/support/under_test.h"
 
 namespace deltron {
 namespace {
@@ -76,9 +77,9 @@ struct Problem {
     f.q = bq.view(), f.k = bk.view(), f.v = bv.view(), f.o = o.view();
     f.log_sum_exp = lse.view().data;
     f.rng = {reference.key, reference.token_sample.data(), reference.token_offset.data(), c.drop};
-    std::vector<unsigned char> space(static_cast<std::size_t>(kernels::cpu::attention_forward_workspace_bytes(f, stream)), 0xff);
+    std::vector<unsigned char> space(static_cast<std::size_t>(under_test::attention_forward_workspace_bytes(f, stream)), 0xff);
     f.workspace = {space.data(), static_cast<std::int64_t>(space.size())};
-    kernels::cpu::attention_forward(f, stream);
+    under_test::attention_forward(f, stream);
     Result r{o.get(), lse.get(), {}, {}, {}, o.guards_intact() && lse.guards_intact()};
     if (!backward) return r;
     kernels::AttentionBackwardArgs b;
@@ -87,9 +88,9 @@ struct Problem {
     b.q = f.q, b.k = f.k, b.v = f.v, b.o = std::as_const(o).view(), b.d_o = bdo.view();
     b.log_sum_exp = f.log_sum_exp;
     b.dq = dq.view(), b.dk = dk.view(), b.dv = dv.view();
-    space.assign(static_cast<std::size_t>(kernels::cpu::attention_backward_workspace_bytes(b, stream)), 0xff);
+    space.assign(static_cast<std::size_t>(under_test::attention_backward_workspace_bytes(b, stream)), 0xff);
     b.workspace = {space.data(), static_cast<std::int64_t>(space.size())};
-    kernels::cpu::attention_backward(b, stream);
+    under_test::attention_backward(b, stream);
     r.dq = dq.get(), r.dk = dk.get(), r.dv = dv.get();
     r.guards_intact = r.guards_intact && dq.guards_intact() && dk.guards_intact() && dv.guards_intact();
     return r;

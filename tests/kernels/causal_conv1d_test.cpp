@@ -10,6 +10,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/reference_gdn_layer.h"
 #include "tests/support/strided.h"
+#include "tests/support/under_test.h"
 
 namespace deltron::test {
 namespace {
@@ -52,15 +53,15 @@ ConvOutcome run_conv(const ConvProblem& p, DType dtype, DType weight_dtype, int 
   f.tokens = T, f.channels = C, f.kernel = p.kernel, f.dtype = dtype, f.weight_dtype = weight_dtype, f.silu = p.silu;
   f.documents = Documents{static_cast<std::int64_t>(p.offsets.size()) - 1, p.offsets.data()};
   f.x = x.matrix_view(), f.weight = weight.data(), f.y = y.mutable_matrix_view();
-  cpu::causal_conv1d_forward(f, stream);
+  under_test::causal_conv1d_forward(f, stream);
   CausalConv1dBackwardArgs b;
   b.tokens = T, b.channels = C, b.kernel = p.kernel, b.dtype = dtype, b.weight_dtype = weight_dtype, b.silu = p.silu;
   b.documents = f.documents, b.x = f.x, b.dy = dy.matrix_view(), b.weight = f.weight, b.dx = dx.mutable_matrix_view();
   b.dweight = dweight.data();
-  const std::int64_t bytes = cpu::causal_conv1d_backward_workspace_bytes(b, stream);
+  const std::int64_t bytes = under_test::causal_conv1d_backward_workspace_bytes(b, stream);
   std::vector<char> workspace(static_cast<std::size_t>(bytes) + 64, '\xff');
   b.workspace = Workspace{workspace.data(), bytes};
-  cpu::causal_conv1d_backward(b, stream);
+  under_test::causal_conv1d_backward(b, stream);
   ConvOutcome outcome{y.read(), dx.read(), dweight.read(), {}, 0};
   for (const Strided* each : {&x, &dy, &y, &dx, &weight, &dweight}) outcome.touched += each->touched();
   for (std::size_t i = static_cast<std::size_t>(bytes); i < workspace.size(); ++i) outcome.touched += workspace[i] != '\xff';
@@ -146,9 +147,9 @@ TEST(CausalConv1d, offsets_that_do_not_cover_the_tokens_are_an_internal_fault) {
   const std::int64_t offsets[] = {0, 5};
   CausalConv1dForwardArgs args;
   args.tokens = 8, args.channels = 1, args.documents = Documents{1, offsets};
-  EXPECT_THROW(cpu::causal_conv1d_forward(args, stream), Error);
+  EXPECT_THROW(under_test::causal_conv1d_forward(args, stream), Error);
   args.tokens = 5, args.kernel = 17;
-  EXPECT_THROW(cpu::causal_conv1d_forward(args, stream), Error);
+  EXPECT_THROW(under_test::causal_conv1d_forward(args, stream), Error);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Dropout with the residual sum: decisions are those of base/rng.h's addresses, on every vector target.
 #include "tests/support/kernel_test.h"
 #include "tests/support/reference_elementwise.h"
+#include "tests/support/under_test.h"
 
 #include "kernels/elementwise.h"
 
@@ -33,7 +34,7 @@ struct Case {
     rng = {rng_key({99, 3, kRngSiteHiddenDropoutMlp}), sample.data(), offset.data(), p};
   }
   void run(const StreamHandle& stream, bool with_residual) {
-    kernels::cpu::dropout_add({rows, cols, x.data(), with_residual ? residual.data() : nullptr, y.data(), kDTypeOf<S>, rng}, stream);
+    under_test::dropout_add({rows, cols, x.data(), with_residual ? residual.data() : nullptr, y.data(), kDTypeOf<S>, rng}, stream);
   }
 };
 
@@ -85,7 +86,7 @@ TEST_P(Dropout, a_row_alone_gets_the_decisions_it_has_among_others) {
     one.rng.token_sample += row;
     one.rng.token_offset += row;
     std::vector<float> y(130);
-    kernels::cpu::dropout_add({1, 130, one.x.data() + row * 130, one.residual.data() + row * 130, y.data(), DType::F32, one.rng}, stream);
+    under_test::dropout_add({1, 130, one.x.data() + row * 130, one.residual.data() + row * 130, y.data(), DType::F32, one.rng}, stream);
     for (std::int64_t i = 0; i < 130; ++i) ASSERT_EQ(y[static_cast<std::size_t>(i)], static_cast<float>(all.y.get(row * 130 + i)));
   }
 }

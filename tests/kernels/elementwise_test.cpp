@@ -6,6 +6,7 @@
 
 #include "tests/support/kernel_test.h"
 #include "tests/support/reference_elementwise.h"
+#include "tests/support/under_test.h"
 
 namespace deltron {
 namespace {
@@ -32,7 +33,7 @@ TEST_P(Elementwise, convert_between_every_pair_rounds_as_the_scalar_conversion) 
         x.fill([](std::int64_t i) { return 1e3 * noise(1, i) * noise(2, i); });
         x.set(0, std::numeric_limits<double>::infinity());
         kernels::ConvertArgs args{5, cols, x.view(), kDTypeOf<X>, y.out(), kDTypeOf<Y>};
-        kernels::cpu::convert(args, stream);
+        under_test::convert(args, stream);
         for (std::int64_t i = 0; i < x.count(); ++i) ASSERT_EQ(y.get(i), as_double(from_double<Y>(x.get(i)))) << i;
         EXPECT_TRUE(y.untouched());
       }
@@ -50,7 +51,7 @@ TEST_P(Elementwise, bf16_rounding_is_that_of_the_scalar_conversion_for_hard_patt
     std::memcpy(x.data() + i, &bits, sizeof(bits));
   }
   kernels::ConvertArgs args{1, 1 << 16, x.view(), DType::F32, y.out(), DType::BF16};
-  kernels::cpu::convert(args, stream);
+  under_test::convert(args, stream);
   for (std::int64_t i = 0; i < (1 << 16); ++i) ASSERT_EQ(y.data()[i].bits, to_bfloat16(x.data()[i]).bits) << i;
 }
 
@@ -61,18 +62,18 @@ TEST_P(Elementwise, fill_add_scale_touch_their_elements_only) {
       Guarded<S> a(1, 1, count), b(1, 1, count), y(1, 1, count);
       a.fill([](std::int64_t i) { return noise(1, i); });
       b.fill([](std::int64_t i) { return noise(2, i); });
-      kernels::cpu::add({count, a.data(), b.data(), y.data(), kDTypeOf<S>}, stream);
+      under_test::add({count, a.data(), b.data(), y.data(), kDTypeOf<S>}, stream);
       std::vector<double> want = a.values();
       for (std::size_t i = 0; i < want.size(); ++i) want[i] += b.get(static_cast<std::int64_t>(i));
       expect_close<S>(y.values(), want, "a + b");
-      kernels::cpu::scale({count, y.data(), kDTypeOf<S>, -0.5}, stream);
+      under_test::scale({count, y.data(), kDTypeOf<S>, -0.5}, stream);
       for (double& value : want) value *= -0.5;
       expect_close<S>(y.values(), want, "scaled");
-      kernels::cpu::add({count, a.data(), b.data(), a.data(), kDTypeOf<S>}, stream);
+      under_test::add({count, a.data(), b.data(), a.data(), kDTypeOf<S>}, stream);
       for (double& value : want) value *= -2;
       expect_close<S>(a.values(), want, "a += b");
       for (const double value : {0.0, 1.25}) {
-        kernels::cpu::fill({count, y.data(), kDTypeOf<S>, value}, stream);
+        under_test::fill({count, y.data(), kDTypeOf<S>, value}, stream);
         for (std::int64_t i = 0; i < count; ++i) ASSERT_EQ(y.get(i), value);
       }
       EXPECT_TRUE(y.untouched() && a.untouched());
@@ -82,11 +83,11 @@ TEST_P(Elementwise, fill_add_scale_touch_their_elements_only) {
 
 TEST_P(Elementwise, fill_clears_integers_too) {
   std::vector<std::int64_t> values(100, -1);
-  kernels::cpu::fill({98, values.data() + 1, DType::I64, 0}, stream);
+  under_test::fill({98, values.data() + 1, DType::I64, 0}, stream);
   EXPECT_EQ(values.front(), -1);
   EXPECT_EQ(values.back(), -1);
   for (std::size_t i = 1; i < 99; ++i) EXPECT_EQ(values[i], 0);
-  EXPECT_THROW(kernels::cpu::fill({98, values.data() + 1, DType::I64, 1}, stream), Error);
+  EXPECT_THROW(under_test::fill({98, values.data() + 1, DType::I64, 1}, stream), Error);
 }
 
 TEST_P(Elementwise, accumulate_adds_into_wider_and_equal_types) {
@@ -101,7 +102,7 @@ TEST_P(Elementwise, accumulate_adds_into_wider_and_equal_types) {
         y.fill([](std::int64_t i) { return noise(2, i); });
         std::vector<double> want = y.values();
         for (std::size_t i = 0; i < want.size(); ++i) want[i] += 0.25 * x.get(static_cast<std::int64_t>(i));
-        kernels::cpu::accumulate({7, cols, x.view(), kDTypeOf<X>, y.out(), kDTypeOf<Y>, 0.25}, stream);
+        under_test::accumulate({7, cols, x.view(), kDTypeOf<X>, y.out(), kDTypeOf<Y>, 0.25}, stream);
         expect_close<Y>(y.values(), want, "y += x/4");
         EXPECT_TRUE(y.untouched());
       }
@@ -120,8 +121,8 @@ struct Gate {
     dy.fill([](std::int64_t i) { return noise(3, i); });
   }
   void run(const StreamHandle& stream) {
-    kernels::cpu::sigmoid_gate_forward({rows, cols, kDTypeOf<S>, x.view(), gate.view(), y.out()}, stream);
-    kernels::cpu::sigmoid_gate_backward({rows, cols, kDTypeOf<S>, x.view(), gate.view(), dy.view(), dx.out(), dgate.out()}, stream);
+    under_test::sigmoid_gate_forward({rows, cols, kDTypeOf<S>, x.view(), gate.view(), y.out()}, stream);
+    under_test::sigmoid_gate_backward({rows, cols, kDTypeOf<S>, x.view(), gate.view(), dy.view(), dx.out(), dgate.out()}, stream);
   }
 };
 

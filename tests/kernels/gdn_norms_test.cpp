@@ -9,6 +9,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/reference_gdn_layer.h"
 #include "tests/support/strided.h"
+#include "tests/support/under_test.h"
 
 namespace deltron::test {
 namespace {
@@ -54,7 +55,7 @@ GatedOutcome run_gated(const GatedProblem& p, DType dtype, DType weight_dtype, i
   f.y = y.mutable_head_view();
   Strided x_copy = x;  // overwritten by the forward in place
   if (in_place) f.x = x_copy.head_view(), f.y = x_copy.mutable_head_view();
-  cpu::gated_rms_norm_forward(f, stream);
+  under_test::gated_rms_norm_forward(f, stream);
   GatedRmsNormBackwardArgs b;
   b.rows = p.rows, b.heads = p.heads, b.dim = p.dim, b.dtype = dtype, b.weight_dtype = weight_dtype,
   b.zero_centered = p.zero_centered;
@@ -62,10 +63,10 @@ GatedOutcome run_gated(const GatedProblem& p, DType dtype, DType weight_dtype, i
   b.dx = in_place ? dy.mutable_head_view() : dx.mutable_head_view();
   b.dz = in_place ? z.mutable_head_view() : dz.mutable_head_view();
   b.dweight = dweight.data();
-  const std::int64_t bytes = cpu::gated_rms_norm_backward_workspace_bytes(b, stream);
+  const std::int64_t bytes = under_test::gated_rms_norm_backward_workspace_bytes(b, stream);
   std::vector<char> workspace(static_cast<std::size_t>(bytes) + 64, '\xff');
   b.workspace = Workspace{workspace.data(), bytes};
-  cpu::gated_rms_norm_backward(b, stream);
+  under_test::gated_rms_norm_backward(b, stream);
   GatedOutcome outcome{in_place ? x_copy.read() : y.read(),
                        rstd.read(),
                        in_place ? dy.read() : dx.read(),
@@ -173,12 +174,12 @@ L2Outcome run_l2(std::int64_t rows, std::int64_t heads, std::int64_t dim, const 
   L2NormForwardArgs f;
   f.rows = rows, f.heads = heads, f.dim = dim, f.dtype = dtype, f.x = x.head_view(), f.rstd = rstd.data();
   f.y = in_place ? x.mutable_head_view() : y.mutable_head_view();
-  cpu::l2_norm_forward(f, stream);
+  under_test::l2_norm_forward(f, stream);
   L2NormBackwardArgs b;
   b.rows = rows, b.heads = heads, b.dim = dim, b.dtype = dtype, b.rstd = rstd.data(), b.dy = dy.head_view();
   b.y = in_place ? x.head_view() : y.head_view();
   b.dx = in_place ? dy.mutable_head_view() : dx.mutable_head_view();
-  cpu::l2_norm_backward(b, stream);
+  under_test::l2_norm_backward(b, stream);
   L2Outcome outcome{in_place ? x.read() : y.read(), rstd.read(), in_place ? dy.read() : dx.read(), {}, 0};
   for (const Strided* each : {&x, &y, &dy, &dx, &rstd}) {
     outcome.touched += each->touched();

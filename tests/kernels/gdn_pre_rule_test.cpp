@@ -10,6 +10,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/reference_gdn_layer.h"
 #include "tests/support/strided.h"
+#include "tests/support/under_test.h"
 
 namespace deltron::test {
 namespace {
@@ -131,14 +132,14 @@ Outcome run(const Problem& p, DType dtype, DType conv_dtype, int threads) {
   fill(f, p, dtype, conv_dtype);
   f.qkv = qkv.matrix_view(), f.raw = raw.matrix_view(), f.conv_weight = conv.data(), f.A_log = A_log.data(), f.dt_bias = dt_bias.data();
   f.prepared = prepared.mutable_matrix_view(), f.decay = decay.data(), f.strength = strength.data(), f.write = write.data();
-  with_workspace(f, cpu::gdn_pre_rule_forward_workspace_bytes(f, stream), [&] { cpu::gdn_pre_rule_forward(f, stream); });
+  with_workspace(f, under_test::gdn_pre_rule_forward_workspace_bytes(f, stream), [&] { under_test::gdn_pre_rule_forward(f, stream); });
   GdnPreRuleBackwardArgs b;
   fill(b, p, dtype, conv_dtype);
   b.qkv = f.qkv, b.raw = f.raw, b.conv_weight = f.conv_weight, b.A_log = f.A_log, b.dt_bias = f.dt_bias;
   b.d_prepared = d_prepared.matrix_view(), b.d_decay = d_decay.data(), b.d_strength = d_strength.data(), b.d_write = d_write.data();
   b.d_qkv = d_qkv.mutable_matrix_view(), b.d_raw = d_raw.mutable_matrix_view();
   b.d_conv_weight = d_conv.data(), b.d_A_log = d_A_log.data(), b.d_dt_bias = d_dt_bias.data();
-  with_workspace(b, cpu::gdn_pre_rule_backward_workspace_bytes(b, stream), [&] { cpu::gdn_pre_rule_backward(b, stream); });
+  with_workspace(b, under_test::gdn_pre_rule_backward_workspace_bytes(b, stream), [&] { under_test::gdn_pre_rule_backward(b, stream); });
   Outcome o{prepared.read(), decay.read(), strength.read(), p.by_head() ? Values{} : write.read(), d_qkv.read(), d_raw.read(),
             d_conv.read(), d_A_log.read(), d_dt_bias.read(), {}, touched};
   for (Values* sums : {&o.d_conv, &o.d_A_log, &o.d_dt_bias}) {

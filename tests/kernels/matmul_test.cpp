@@ -7,6 +7,7 @@
 #include "kernels/isa.h"
 #include "tests/support/kernel_test.h"
 #include "tests/support/reference_matmul.h"
+#include "tests/support/under_test.h"
 
 namespace deltron {
 namespace {
@@ -51,9 +52,14 @@ struct Case {
     return result;
   }
   void run(kernels::MatmulArgs with, const StreamHandle& stream) {
-    Guarded<float> workspace(1, 1, kernels::cpu::matmul_workspace_bytes(with, stream) / 4);
+    if (kOnCuda) {
+      std::vector<char> space(static_cast<std::size_t>(under_test::matmul_workspace_bytes(with, stream)));
+      with.workspace = {space.data(), static_cast<std::int64_t>(space.size())};
+      return under_test::matmul(with, stream);
+    }
+    Guarded<float> workspace(1, 1, under_test::matmul_workspace_bytes(with, stream) / 4);
     with.workspace = {workspace.data(), workspace.count() * 4};
-    kernels::cpu::matmul(with, stream);
+    under_test::matmul(with, stream);
     EXPECT_TRUE(workspace.untouched());
   }
   std::vector<double> reference() const {
@@ -119,6 +125,7 @@ TEST_P(Matmul, bits_depend_neither_on_threads_nor_on_the_run) {
   expect_thread_independence<bfloat16, bfloat16>();
 }
 
+#if !DELTRON_TEST_ON_CUDA  // promises of the CPU's products alone
 // Any run of rows, multiplied alone, has the bits it has inside the whole.
 template <class A, class C>
 void expect_row_independence(std::int64_t n, std::int64_t k, bool b_transposed) {
@@ -180,6 +187,8 @@ TEST_P(Matmul, bits_of_a_column_do_not_depend_on_the_other_columns) {
   }
 }
 
+#endif
+
 TEST_P(Matmul, an_empty_inner_dimension_gives_zeros_or_leaves_c) {
   ThreadPool pool(1, false);
   StreamHandle stream;
@@ -208,6 +217,7 @@ TEST_P(Matmul, mixed_fp64_is_refused) {
   EXPECT_THROW(product.run(args, stream), Error);
 }
 
+#if !DELTRON_TEST_ON_CUDA
 TEST(MatmulLibrary, blis_runs_the_kernels_of_the_chosen_instruction_set) {
   const std::string isa = kernels::cpu::instruction_set(), blis = kernels::cpu::blis_kernels();
   if (isa == "avx3") {
@@ -218,6 +228,8 @@ TEST(MatmulLibrary, blis_runs_the_kernels_of_the_chosen_instruction_set) {
     EXPECT_FALSE(blis.empty());
   }
 }
+
+#endif
 
 DELTRON_EVERY_TARGET(Matmul);
 

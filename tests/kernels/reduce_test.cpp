@@ -5,10 +5,12 @@
 
 #include <cmath>
 #include <limits>
+#include <memory>
 
 #include "src/base/thread_pool.h"
 #include "tests/support/head_buffer.h"
 #include "tests/support/kernel_test.h"
+#include "tests/support/under_test.h"
 
 namespace deltron {
 namespace {
@@ -28,8 +30,8 @@ Norm squared_norm(DType dtype, const std::vector<double>& values, int threads) {
   const HeadBuffer x = HeadBuffer(dtype, count, 1, 1, 0).set(values);
   const std::size_t blocks = static_cast<std::size_t>((count + kNormBlock - 1) / kNormBlock);
   Norm norm{std::vector<double>(blocks + 1, -7), std::vector<std::int64_t>(blocks + 1, -7)};
-  kernels::cpu::squared_norm({count, x.view().data, dtype, norm.partials.data(), norm.nonfinite.data()},
-                             {DeviceKind::Cpu, nullptr, &pool});
+  under_test::squared_norm({count, x.view().data, dtype, norm.partials.data(), norm.nonfinite.data()},
+                           {DeviceKind::Cpu, nullptr, &pool});
   EXPECT_EQ(norm.partials.back(), -7);
   EXPECT_EQ(norm.nonfinite.back(), -7);
   norm.partials.pop_back();
@@ -80,10 +82,11 @@ TEST_P(Reduce, sum_is_formed_in_fp64) {
     for (std::int64_t count : {0, 1, 1023, 1024, 1025, 5000}) {
       const std::vector<double> values = random_values(dtype, count, 5);
       const HeadBuffer x = HeadBuffer(dtype, count, 1, 1, 0).set(values);
-      double result = -1, expected = 0;
+      const auto result = std::make_unique<double>(-1);
+      double expected = 0;
       for (double value : values) expected += value;
-      kernels::cpu::sum({count, x.view().data, dtype, &result}, {DeviceKind::Cpu, nullptr, &pool});
-      EXPECT_NEAR(result, expected, 1e-10) << count;
+      under_test::sum({count, x.view().data, dtype, result.get()}, {DeviceKind::Cpu, nullptr, &pool});
+      EXPECT_NEAR(*result, expected, 1e-10) << count;
     }
   }
 }
@@ -93,9 +96,9 @@ DELTRON_EVERY_TARGET(Reduce);
 TEST(OrderedSum, adds_in_ascending_order) {
   ThreadPool pool(1, false);
   const std::vector<double> x = {1e17, 1.0, -1e17, 1.0};  // any other order gives another number
-  double result = 0;
-  kernels::cpu::ordered_sum({4, x.data(), &result}, {DeviceKind::Cpu, nullptr, &pool});
-  EXPECT_EQ(result, ((1e17 + 1.0) + -1e17) + 1.0);
+  const auto result = std::make_unique<double>(0);
+  under_test::ordered_sum({4, x.data(), result.get()}, {DeviceKind::Cpu, nullptr, &pool});
+  EXPECT_EQ(*result, ((1e17 + 1.0) + -1e17) + 1.0);
 }
 
 TEST(ClipScale, scales_down_only_and_flags_what_is_not_finite) {
@@ -108,26 +111,25 @@ TEST(ClipScale, scales_down_only_and_flags_what_is_not_finite) {
   const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
   for (const Row& row : {Row{4, 1, 1 / (2 + 1e-6), 2, 0}, Row{0.25, 1, 1, 0.5, 0}, Row{100, 0, 1, 10, 0}, Row{0, 1, 1, 0, 0},
                          Row{inf, 1, 0, inf, 1}, Row{nan, 1, nan, nan, 1}}) {
-    double scale = -1, norm = -1;
-    std::int32_t flag = 0;
-    kernels::cpu::clip_scale({&row.squared, row.clip, &scale, &norm, &flag}, stream);
+    const auto squared = std::make_unique<double>(row.squared), scale = std::make_unique<double>(-1), norm = std::make_unique<double>(-1);
+    const auto flag = std::make_unique<std::int32_t>(0);
+    under_test::clip_scale({squared.get(), row.clip, scale.get(), norm.get(), flag.get()}, stream);
     if (std::isnan(row.scale)) {
-      EXPECT_TRUE(std::isnan(scale) && std::isnan(norm));
+      EXPECT_TRUE(std::isnan(*scale) && std::isnan(*norm));
     } else {
-      EXPECT_EQ(scale, row.scale);
-      EXPECT_EQ(norm, row.norm);
+      EXPECT_EQ(*scale, row.scale);
+      EXPECT_EQ(*norm, row.norm);
     }
-    EXPECT_EQ(flag, row.flag);
+    EXPECT_EQ(*flag, row.flag);
   }
 }
 
 TEST(ClipScale, the_flag_is_sticky) {
   ThreadPool pool(1, false);
-  const double squared = 1;
-  double scale = 0, norm = 0;
-  std::int32_t flag = 1;
-  kernels::cpu::clip_scale({&squared, 1, &scale, &norm, &flag}, {DeviceKind::Cpu, nullptr, &pool});
-  EXPECT_EQ(flag, 1);
+  const auto squared = std::make_unique<double>(1), scale = std::make_unique<double>(0), norm = std::make_unique<double>(0);
+  const auto flag = std::make_unique<std::int32_t>(1);
+  under_test::clip_scale({squared.get(), 1, scale.get(), norm.get(), flag.get()}, {DeviceKind::Cpu, nullptr, &pool});
+  EXPECT_EQ(*flag, 1);
 }
 
 }  // namespace

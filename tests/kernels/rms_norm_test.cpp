@@ -3,6 +3,7 @@
 
 #include "tests/support/kernel_test.h"
 #include "tests/support/reference_rms_norm.h"
+#include "tests/support/under_test.h"
 
 namespace deltron {
 namespace {
@@ -43,7 +44,7 @@ struct Case {
     args.use_given_rstd = again;
     args.rstd = rstd.data();
     args.y = y.heads_out();
-    kernels::cpu::rms_norm_forward(args, stream);
+    under_test::rms_norm_forward(args, stream);
   }
   void backward(const StreamHandle& stream, bool weight_gradient = true) {
     RmsNormBackwardArgs args;
@@ -59,9 +60,9 @@ struct Case {
     args.rstd = rstd.data();
     args.dx = dx.heads_out();
     if (weight_gradient) args.dweight = dweight.data();
-    Guarded<C> workspace(1, 1, kernels::cpu::rms_norm_backward_workspace_bytes(args, stream) / static_cast<std::int64_t>(sizeof(C)));
+    Guarded<C> workspace(1, 1, under_test::rms_norm_backward_workspace_bytes(args, stream) / static_cast<std::int64_t>(sizeof(C)));
     args.workspace = {workspace.data(), workspace.count() * static_cast<std::int64_t>(sizeof(C))};
-    kernels::cpu::rms_norm_backward(args, stream);
+    under_test::rms_norm_backward(args, stream);
     EXPECT_TRUE(workspace.untouched());
   }
 };
@@ -152,7 +153,7 @@ TEST_P(RmsNorm, weight_gradient_is_optional_and_dx_may_replace_dy) {
   args.weight = c.weight.data();
   args.rstd = c.rstd.data();
   args.dx = c.dy.heads_out();
-  kernels::cpu::rms_norm_backward(args, stream);
+  under_test::rms_norm_backward(args, stream);
   EXPECT_TRUE(c.dy.bytes() == dx);
   EXPECT_TRUE(c.dweight.bytes() == dweight);
 }

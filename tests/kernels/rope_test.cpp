@@ -9,6 +9,7 @@
 #include "src/base/thread_pool.h"
 #include "tests/support/head_buffer.h"
 #include "tests/support/kernel_test.h"
+#include "tests/support/under_test.h"
 
 namespace deltron {
 namespace {
@@ -51,7 +52,7 @@ void turn(const Case& c, const HeadBuffer& x, HeadBuffer& y, bool inverse, int t
   kernels::RopeArgs args;
   args.tokens = c.tokens, args.heads = c.heads, args.dim = c.dim, args.rotary_dim = c.rotary_dim, args.theta = 1e6;
   args.dtype = c.dtype, args.positions = place.data(), args.x = x.view(), args.y = y.view(), args.inverse = inverse;
-  kernels::cpu::rope(args, {DeviceKind::Cpu, nullptr, &pool});
+  under_test::rope(args, {DeviceKind::Cpu, nullptr, &pool});
 }
 
 const Case kCases[] = {Case{DType::F32, 130, 3, 64, 16, 0, 0},          Case{DType::F64, 70, 2, 10, 6, 3, 0},

@@ -3,6 +3,7 @@
 
 #include "tests/support/kernel_test.h"
 #include "tests/support/reference_swiglu.h"
+#include "tests/support/under_test.h"
 
 namespace deltron {
 namespace {
@@ -27,7 +28,7 @@ struct Case {
     forward.dtype = kDTypeOf<S>;
     forward.h = h.view();
     forward.y = y.out();
-    kernels::cpu::swiglu_forward(forward, stream);
+    under_test::swiglu_forward(forward, stream);
     kernels::SwigluBackwardArgs backward;
     backward.rows = rows;
     backward.ffn = ffn;
@@ -36,7 +37,7 @@ struct Case {
     backward.dy = dy.view();
     backward.dh = dh.out();
     backward.y = y_again.out();
-    kernels::cpu::swiglu_backward(backward, stream);
+    under_test::swiglu_backward(backward, stream);
   }
 };
 
@@ -92,7 +93,7 @@ TEST_P(Swiglu, gradient_may_replace_its_input) {
   args.h = c.h.view();
   args.dy = c.dy.view();
   args.dh = c.h.out();
-  kernels::cpu::swiglu_backward(args, stream);
+  under_test::swiglu_backward(args, stream);
   EXPECT_TRUE(c.h.bytes() == c.dh.bytes());
 }
 

@@ -3,6 +3,7 @@
 // number of threads.
 #pragma once
 
+#include <initializer_list>
 #include <limits>
 #include <string>
 #include <vector>
@@ -10,9 +11,25 @@
 #include "kernels/gated_delta_rule_2.h"
 #include "src/base/thread_pool.h"
 #include "tests/support/reference_gated_delta_rule_2.h"
+#include "tests/support/rule_backend.h"
 #include "tests/support/typed_buffer.h"
 
 namespace deltron::test {
+
+using DeltaRule2Backend = RuleBackend<kernels::GatedDeltaRule2ForwardArgs, kernels::GatedDeltaRule2BackwardArgs>;
+inline const DeltaRule2Backend& gated_delta_rule_2_on_cpu() {
+  using namespace deltron::kernels;
+  static const DeltaRule2Backend backend{&cpu::gated_delta_rule_2_forward_workspace_bytes,
+                                         &cpu::gated_delta_rule_2_backward_workspace_bytes,
+                                         [](const GatedDeltaRule2ForwardArgs& args, const StreamHandle& stream, const HostRanges&) {
+                                           cpu::gated_delta_rule_2_forward(args, stream);
+                                         },
+                                         [](const GatedDeltaRule2BackwardArgs& args, const StreamHandle& stream,
+                                            const HostRanges&) { cpu::gated_delta_rule_2_backward(args, stream); },
+                                         [](const GatedDeltaRule2ForwardArgs&) { return cpu::gated_delta_rule_2_kernel_name(); },
+                                         [](const GatedDeltaRule2BackwardArgs&) { return cpu::gated_delta_rule_2_kernel_name(); }};
+  return backend;
+}
 
 struct DeltaRule2Run {
   DType dtype = DType::F32;
@@ -28,10 +45,12 @@ struct DeltaRule2Run {
 struct DeltaRule2Outcome {
   DeltaRule2Result result;
   std::vector<char> bits;
+  std::string forward_kernel, backward_kernel;
   std::int64_t touched_outside = 0;  // elements outside the tensors that were written
 };
 
-inline DeltaRule2Outcome run_gated_delta_rule_2(const DeltaRule2Problem& p, const DeltaRule2Run& run) {
+inline DeltaRule2Outcome run_gated_delta_rule_2(const DeltaRule2Problem& p, const DeltaRule2Run& run,
+                                                const DeltaRule2Backend& backend = gated_delta_rule_2_on_cpu()) {
   using namespace deltron::kernels;
   const std::int64_t T = p.tokens(), N = p.documents(), Hk = p.key_heads, Hv = p.value_heads, Hg = p.gate_heads, K = p.key_dim,
                      V = p.value_dim;
@@ -41,6 +60,11 @@ inline DeltaRule2Outcome run_gated_delta_rule_2(const DeltaRule2Problem& p, cons
   ThreadPool pool(run.threads, false);
   StreamHandle stream;
   stream.pool = &pool;
+  const auto ranges = [](std::initializer_list<TypedBuffer*> buffers, std::vector<char>& memory_of_call) {
+    HostRanges result{{memory_of_call.data(), memory_of_call.size()}};
+    for (TypedBuffer* buffer : buffers) result.emplace_back(buffer->data(), buffer->bytes().size());
+    return result;
+  };
 
   // A [T, heads, dim] tensor in rows of heads * dim + gap elements, with 32 more behind it.
   struct Tensor {
@@ -111,8 +135,8 @@ inline DeltaRule2Outcome run_gated_delta_rule_2(const DeltaRule2Problem& p, cons
   Tensor q = given(run.dtype, Hk, K, p.q), k = given(run.dtype, Hk, K, p.k), v = given(run.dtype, Hv, V, p.v);
   Tensor decay = given(run.decay_dtype, Hg, K, p.decay), erase = given(run.gate_dtype, Hg, K, p.erase),
          write = given(run.gate_dtype, Hv, V, p.write);
-  const TypedBuffer A_log = plain(p.A_log), dt_bias = plain(p.dt_bias), initial = plain(p.initial_state),
-                    d_final = plain(p.d_final_state);
+  TypedBuffer A_log = plain(p.A_log), dt_bias = plain(p.dt_bias), initial = plain(p.initial_state),
+              d_final = plain(p.d_final_state);
   Tensor o = make(run.dtype, Hv, V, untouched);
   TypedBuffer final_state(compute, N * Hv * K * V + 32, untouched);
   GatedDeltaRule2ForwardArgs f;
@@ -128,9 +152,13 @@ inline DeltaRule2Outcome run_gated_delta_rule_2(const DeltaRule2Problem& p, cons
   f.initial_state = p.initial_state.empty() ? nullptr : initial.data();
   f.final_state = final_state.data();
   f.o = view(o, MutableHeadView{});
-  const std::int64_t bytes = cpu::gated_delta_rule_2_forward_workspace_bytes(f, stream);
+  const std::int64_t bytes = backend.forward_bytes(f, stream);
   f.workspace = workspace(bytes);
-  cpu::gated_delta_rule_2_forward(f, stream);
+  outcome.forward_kernel = backend.forward_kernel(f);
+  backend.forward(f, stream,
+                  ranges({&q.buffer, &k.buffer, &v.buffer, &decay.buffer, &erase.buffer, &write.buffer, &A_log, &dt_bias, &initial,
+                          &o.buffer, &final_state},
+                         memory));
   check_workspace(bytes);
   DeltaRule2Result& r = outcome.result;
   r.o = taken(o);
@@ -155,9 +183,15 @@ inline DeltaRule2Outcome run_gated_delta_rule_2(const DeltaRule2Problem& p, cons
   b.d_write = view(d_write, MutableHeadView{}), b.d_gate_dtype = run.d_gate_dtype;
   b.d_A_log = p.raw ? d_A_log.data() : nullptr, b.d_dt_bias = p.raw ? d_dt_bias.data() : nullptr;
   b.d_initial_state = d_initial.data();
-  const std::int64_t back_bytes = cpu::gated_delta_rule_2_backward_workspace_bytes(b, stream);
+  const std::int64_t back_bytes = backend.backward_bytes(b, stream);
   b.workspace = workspace(back_bytes);
-  cpu::gated_delta_rule_2_backward(b, stream);
+  outcome.backward_kernel = backend.backward_kernel(b);
+  backend.backward(
+      b, stream,
+      ranges({&q.buffer,       &k.buffer,       &v.buffer,       &decay.buffer, &erase.buffer, &write.buffer, &A_log,
+              &dt_bias,        &initial,        &d_final,        &d_o.buffer,   &dq.buffer,    &dk.buffer,    &dv.buffer,
+              &d_decay.buffer, &d_erase.buffer, &d_write.buffer, &d_A_log,      &d_dt_bias,    &d_initial},
+             memory));
   check_workspace(back_bytes);
   r.d_q = taken(dq), r.d_k = taken(dk), r.d_v = taken(dv);
   r.d_decay = taken(d_decay), r.d_erase = taken(d_erase), r.d_write = taken(d_write);

@@ -2,6 +2,7 @@
 // whose unused elements are NaN (inputs) or must stay untouched (outputs), any number of threads.
 #pragma once
 
+#include <initializer_list>
 #include <limits>
 #include <string>
 #include <vector>
@@ -9,9 +10,26 @@
 #include "kernels/gated_delta_rule.h"
 #include "src/base/thread_pool.h"
 #include "tests/support/reference_gated_delta_rule.h"
+#include "tests/support/rule_backend.h"
 #include "tests/support/typed_buffer.h"
 
 namespace deltron::test {
+
+using DeltaRuleBackend = RuleBackend<kernels::GatedDeltaRuleForwardArgs, kernels::GatedDeltaRuleBackwardArgs>;
+inline const DeltaRuleBackend& gated_delta_rule_on_cpu() {
+  using namespace deltron::kernels;
+  static const DeltaRuleBackend backend{&cpu::gated_delta_rule_forward_workspace_bytes,
+                                        &cpu::gated_delta_rule_backward_workspace_bytes,
+                                        [](const GatedDeltaRuleForwardArgs& args, const StreamHandle& stream, const HostRanges&) {
+                                          cpu::gated_delta_rule_forward(args, stream);
+                                        },
+                                        [](const GatedDeltaRuleBackwardArgs& args, const StreamHandle& stream, const HostRanges&) {
+                                          cpu::gated_delta_rule_backward(args, stream);
+                                        },
+                                        [](const GatedDeltaRuleForwardArgs&) { return cpu::gated_delta_rule_kernel_name(); },
+                                        [](const GatedDeltaRuleBackwardArgs&) { return cpu::gated_delta_rule_kernel_name(); }};
+  return backend;
+}
 
 struct DeltaRuleRun {
   DType dtype = DType::F32;
@@ -29,10 +47,12 @@ struct DeltaRuleRun {
 struct DeltaRuleOutcome {
   DeltaRuleResult result;
   std::vector<char> bits;
+  std::string forward_kernel, backward_kernel;
   std::int64_t touched_outside = 0;  // elements outside the slots that were written
 };
 
-inline DeltaRuleOutcome run_gated_delta_rule(const DeltaRuleProblem& p, const DeltaRuleRun& run) {
+inline DeltaRuleOutcome run_gated_delta_rule(const DeltaRuleProblem& p, const DeltaRuleRun& run,
+                                             const DeltaRuleBackend& backend = gated_delta_rule_on_cpu()) {
   using namespace deltron::kernels;
   const std::int64_t T = p.tokens(), N = p.documents(), Hk = p.key_heads, Hv = p.value_heads, K = p.key_dim, V = p.value_dim;
   const DType compute = compute_dtype(run.dtype);
@@ -40,6 +60,11 @@ inline DeltaRuleOutcome run_gated_delta_rule(const DeltaRuleProblem& p, const De
   ThreadPool pool(run.threads, false);
   StreamHandle stream;
   stream.pool = &pool;
+  const auto ranges = [](std::initializer_list<TypedBuffer*> buffers, std::vector<char>& memory_of_call) {
+    HostRanges result{{memory_of_call.data(), memory_of_call.size()}};
+    for (TypedBuffer* buffer : buffers) result.emplace_back(buffer->data(), buffer->bytes().size());
+    return result;
+  };
 
   // One buffer a group of tensors; a section is [T, heads, dim] at a column offset of its rows.
   const std::int64_t length = N > 0 ? p.offsets[1] - p.offsets[0] : 0;
@@ -122,12 +147,13 @@ inline DeltaRuleOutcome run_gated_delta_rule(const DeltaRuleProblem& p, const De
   f.final_state = final_state.data();
   f.o = view_of(o_section, MutableHeadView{});
   f.t_inverse = run.keep_inverse ? inverse.data() : nullptr;
-  const std::int64_t bytes = cpu::gated_delta_rule_forward_workspace_bytes(f, stream);
+  const std::int64_t bytes = backend.forward_bytes(f, stream);
   std::vector<char> workspace(static_cast<std::size_t>(bytes) + 64, '\xff');  // every byte of it is NaN
   f.workspace = Workspace{workspace.data() + 3, bytes};
-  cpu::gated_delta_rule_forward(f, stream);
-
   DeltaRuleOutcome outcome;
+  outcome.forward_kernel = backend.forward_kernel(f);
+  backend.forward(f, stream, ranges({&qb, &kb, &vb, &gb, &bb, &A_log, &dt_bias, &initial, &ob, &final_state, &inverse}, workspace));
+
   const auto guards = [&](const TypedBuffer& buffer, std::int64_t from, double value) {
     for (std::int64_t i = from; i < buffer.size(); ++i) outcome.touched_outside += buffer.get(i) != value;
   };
@@ -171,10 +197,14 @@ inline DeltaRuleOutcome run_gated_delta_rule(const DeltaRuleProblem& p, const De
   b.d_gate_dtype = run.d_gate_dtype;
   b.d_A_log = p.raw ? d_A_log.data() : nullptr, b.d_dt_bias = p.raw ? d_dt_bias.data() : nullptr;
   b.d_initial_state = d_initial.data();
-  const std::int64_t back_bytes = cpu::gated_delta_rule_backward_workspace_bytes(b, stream);
+  const std::int64_t back_bytes = backend.backward_bytes(b, stream);
   std::vector<char> back_workspace(static_cast<std::size_t>(back_bytes) + 64, '\xff');
   b.workspace = Workspace{back_workspace.data() + 5, back_bytes};
-  cpu::gated_delta_rule_backward(b, stream);
+  outcome.backward_kernel = backend.backward_kernel(b);
+  backend.backward(b, stream,
+                   ranges({&qb, &kb, &vb, &gb, &bb, &A_log, &dt_bias, &initial, &inverse, &d_final, &d_ob, &dqb, &dkb, &dvb, &dgb,
+                           &dbb, &d_A_log, &d_dt_bias, &d_initial},
+                          back_workspace));
 
   for (std::size_t i = static_cast<std::size_t>(back_bytes) + 5; i < back_workspace.size(); ++i) {
     outcome.touched_outside += back_workspace[i] != '\xff';

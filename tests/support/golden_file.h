@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -27,7 +28,9 @@ struct GoldenFile {
   // `name` below tests/golden of the source tree, or an absolute path.
   explicit GoldenFile(const std::string& name) {
     const bool absolute = !name.empty() && name.front() == '/';
-    std::ifstream file(absolute ? name : std::string(DELTRON_SOURCE_DIR) + "/tests/golden/" + name, std::ios::binary);
+    const char* elsewhere = std::getenv("DELTRON_GOLDEN");  // where binaries run that were built on another machine
+    const std::string folder = elsewhere != nullptr ? elsewhere : std::string(DELTRON_SOURCE_DIR) + "/tests/golden";
+    std::ifstream file(absolute ? name : folder + "/" + name, std::ios::binary);
     const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
     if (bytes.size() < 8) throw std::runtime_error("golden file is missing: " + name);
     std::uint64_t header_size = 0;

@@ -9,6 +9,7 @@
 #include "kernels/views.h"
 #include "src/base/bfloat16.h"
 #include "src/base/dtype.h"
+#include "tests/support/under_test.h"
 
 namespace deltron::test {
 
@@ -46,14 +47,15 @@ class Guarded {
  public:
   // [rows, heads, cols]; gap elements lie after every head and after every row.
   Guarded(std::int64_t rows, std::int64_t heads, std::int64_t cols, std::int64_t gap = 0)
-      : rows_(rows), heads_(heads), cols_(cols), head_stride_(cols + gap), row_stride_(heads * (cols + gap) + gap),
-        memory_(static_cast<std::size_t>(2 * kGuard + rows * row_stride_)) {
+      : guard_(laid_out(67)), rows_(rows), heads_(heads), cols_(cols), head_stride_(gap > 0 ? laid_out(cols + gap) : cols),
+        row_stride_(gap > 0 ? laid_out(heads * head_stride_ + gap) : heads * head_stride_),
+        memory_(static_cast<std::size_t>(2 * guard_ + rows * row_stride_)) {
     std::memset(static_cast<void*>(memory_.data()), 0xff, memory_.size() * sizeof(S));
   }
   static Guarded matrix(std::int64_t rows, std::int64_t cols, std::int64_t gap = 0) { return Guarded(rows, 1, cols, gap); }
 
-  S* data() { return memory_.data() + kGuard; }
-  const S* data() const { return memory_.data() + kGuard; }
+  S* data() { return memory_.data() + guard_; }
+  const S* data() const { return memory_.data() + guard_; }
   std::int64_t count() const { return rows_ * heads_ * cols_; }
   std::int64_t row_stride() const { return row_stride_; }
   kernels::MatrixView view() const { return {data(), row_stride_}; }
@@ -99,12 +101,11 @@ class Guarded {
   }
 
  private:
-  static constexpr std::int64_t kGuard = 67;
   std::size_t position(std::int64_t index) const {
     const std::int64_t col = index % cols_, head = index / cols_ % heads_, row = index / cols_ / heads_;
-    return static_cast<std::size_t>(kGuard + row * row_stride_ + head * head_stride_ + col);
+    return static_cast<std::size_t>(guard_ + row * row_stride_ + head * head_stride_ + col);
   }
-  std::int64_t rows_, heads_, cols_, head_stride_, row_stride_;
+  std::int64_t guard_, rows_, heads_, cols_, head_stride_, row_stride_;
   std::vector<S> memory_;
 };
 

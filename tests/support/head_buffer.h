@@ -12,6 +12,7 @@
 #include "kernels/views.h"
 #include "src/base/bfloat16.h"
 #include "src/base/rng.h"
+#include "tests/support/under_test.h"
 
 namespace deltron::test {
 
@@ -19,13 +20,14 @@ class HeadBuffer {
  public:
   // `gap` elements of NaN stand behind every token's row; odd gaps make rows unaligned.
   HeadBuffer(DType dtype, std::int64_t tokens, std::int64_t heads, std::int64_t dim, std::int64_t gap)
-      : dtype_(dtype),
+      : guard_(laid_out(67)),
+        dtype_(dtype),
         tokens_(tokens),
         heads_(heads),
         dim_(dim),
-        stride_(heads * dim + gap),
-        bytes_(static_cast<std::size_t>(2 * kGuard + tokens * stride_) * dtype_size(dtype)) {
-    for (std::int64_t i = 0; i < 2 * kGuard + tokens_ * stride_; ++i) write(i, std::numeric_limits<double>::quiet_NaN());
+        stride_(gap > 0 ? laid_out(heads * dim + gap) : heads * dim),
+        bytes_(static_cast<std::size_t>(2 * guard_ + tokens * stride_) * dtype_size(dtype)) {
+    for (std::int64_t i = 0; i < 2 * guard_ + tokens_ * stride_; ++i) write(i, std::numeric_limits<double>::quiet_NaN());
     untouched_ = bytes_;
   }
 
@@ -55,12 +57,11 @@ class HeadBuffer {
   }
   const std::vector<unsigned char>& bytes() const { return bytes_; }
 
-  kernels::HeadView view() const { return {bytes_.data() + kGuard * dtype_size(dtype_), 0, stride_, dim_}; }
-  kernels::MutableHeadView view() { return {bytes_.data() + kGuard * dtype_size(dtype_), 0, stride_, dim_}; }
+  kernels::HeadView view() const { return {bytes_.data() + static_cast<std::size_t>(guard_) * dtype_size(dtype_), 0, stride_, dim_}; }
+  kernels::MutableHeadView view() { return {bytes_.data() + static_cast<std::size_t>(guard_) * dtype_size(dtype_), 0, stride_, dim_}; }
 
  private:
-  static constexpr std::int64_t kGuard = 67;
-  std::int64_t place(std::int64_t i) const { return kGuard + i / (heads_ * dim_) * stride_ + i % (heads_ * dim_); }
+  std::int64_t place(std::int64_t i) const { return guard_ + i / (heads_ * dim_) * stride_ + i % (heads_ * dim_); }
   void write(std::int64_t at, double value) {
     unsigned char* to = bytes_.data() + static_cast<std::size_t>(at) * dtype_size(dtype_);
     const float single = static_cast<float>(value);
@@ -80,6 +81,7 @@ class HeadBuffer {
     return value;
   }
 
+  std::int64_t guard_;
   DType dtype_;
   std::int64_t tokens_, heads_, dim_, stride_;
   std::vector<unsigned char> bytes_, untouched_;

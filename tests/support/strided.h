@@ -5,6 +5,7 @@
 
 #include "kernels/views.h"
 #include "tests/support/typed_buffer.h"
+#include "tests/support/under_test.h"
 
 namespace deltron::test {
 
@@ -16,8 +17,8 @@ class Strided {
       : rows_(rows),
         width_(heads * dim),
         dim_(dim),
-        before_(before),
-        stride_(before + heads * dim + after),
+        before_(laid_out(before)),
+        stride_(before + after > 0 ? laid_out(before_ + heads * dim + after) : heads * dim),
         guard_(guard),
         buffer_(dtype, rows * stride_ + 32, guard) {}
   Strided& write(const std::vector<double>& values) {

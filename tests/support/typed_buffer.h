@@ -1,6 +1,7 @@
 // A buffer of a storage dtype that tests write and read as doubles; its bytes can be compared bit by bit.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -9,6 +10,28 @@
 #include "src/base/dtype.h"
 
 namespace deltron::test {
+
+// fp16 <-> float, round to nearest even; NaN stays NaN.
+inline std::uint16_t to_float16(float value) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  const std::uint32_t sign = bits >> 16 & 0x8000u, rest = bits & 0x7fffffffu;
+  if (rest > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u);
+  if (rest >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00u);  // rounds past 65504
+  if (rest < 0x38800000u) {                                                    // subnormal: in units of 2^-24
+    float magnitude;
+    std::memcpy(&magnitude, &rest, 4);
+    return static_cast<std::uint16_t>(sign | static_cast<std::uint32_t>(std::nearbyint(magnitude * 16777216.0f)));
+  }
+  return static_cast<std::uint16_t>(sign | ((rest + 0xfffu + (rest >> 13 & 1u) - 0x38000000u) >> 13));
+}
+inline float from_float16(std::uint16_t half) {
+  const std::uint32_t exponent = half >> 10 & 31u, mantissa = half & 1023u;
+  float value = exponent == 31 ? (mantissa != 0 ? std::nanf("") : HUGE_VALF)
+                : exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -24)
+                                : std::ldexp(static_cast<float>(mantissa + 1024u), static_cast<int>(exponent) - 25);
+  return (half & 0x8000u) != 0 ? -value : value;
+}
 
 // A typed buffer, written and read as doubles.
 class TypedBuffer {
@@ -23,6 +46,8 @@ class TypedBuffer {
     if (dtype_ == DType::F32) std::memcpy(&bytes_[static_cast<std::size_t>(i) * 4], &narrow, 4);
     const bfloat16 half = to_bfloat16(narrow);
     if (dtype_ == DType::BF16) std::memcpy(&bytes_[static_cast<std::size_t>(i) * 2], &half, 2);
+    const std::uint16_t half16 = to_float16(narrow);
+    if (dtype_ == DType::F16) std::memcpy(&bytes_[static_cast<std::size_t>(i) * 2], &half16, 2);
   }
   double get(std::int64_t i) const {
     if (dtype_ == DType::F64) {
@@ -34,6 +59,11 @@ class TypedBuffer {
       float value;
       std::memcpy(&value, &bytes_[static_cast<std::size_t>(i) * 4], 4);
       return static_cast<double>(value);
+    }
+    if (dtype_ == DType::F16) {
+      std::uint16_t value;
+      std::memcpy(&value, &bytes_[static_cast<std::size_t>(i) * 2], 2);
+      return static_cast<double>(from_float16(value));
     }
     bfloat16 value;
     std::memcpy(&value, &bytes_[static_cast<std::size_t>(i) * 2], 2);

@@ -9,6 +9,7 @@
 
 #include "src/base/file.h"
 #include "src/checkpoint/safetensors.h"
+#include "src/tensor/cuda_device.h"
 #include "tests/checkpoint/temp_folder.h"
 #include "tests/tools/run_cli.h"
 #include "tools/verify/golden.h"
@@ -166,7 +167,6 @@ TEST(Verify, bad_paths_options_and_files_have_their_exit_codes) {
       {{"verify", "no/such/file.safetensors"}, 2, "E101"},
       {{"verify", empty.path()}, 3, "E320"},
       {{"verify", join_path(broken.path(), "op_gdn_basic.safetensors")}, 4, "E403"},
-      {{"verify", golden("op_gdn_basic.safetensors"), "--device", "cuda"}, 2, "E123"},
       {{"verify", golden("op_gdn_basic.safetensors"), "--dtype", "fp16"}, 2, "E123"},
       {{"verify", golden("op_gdn_basic.safetensors"), "--dtype", "fp8"}, 2, "E100"},
   };
@@ -174,6 +174,12 @@ TEST(Verify, bad_paths_options_and_files_have_their_exit_codes) {
     const CliResult result = run_cli(arguments);
     EXPECT_EQ(result.code, code) << message << result.out;
     EXPECT_THAT(result.err, HasSubstr(message));
+  }
+  const CliResult on_cuda = run_cli({"verify", golden("op_gdn_basic.safetensors"), "--device", "cuda"});
+  EXPECT_EQ(on_cuda.code, cuda_status().usable ? 0 : 2);
+  if (!cuda_status().usable) {
+    EXPECT_THAT(on_cuda.err, HasSubstr("E126 training.device or --device: device cuda cannot be used"));
+    EXPECT_THAT(on_cuda.err, HasSubstr(cuda_status().problem));
   }
   const CliResult folder = run_cli({"verify", broken.path()});
   EXPECT_EQ(folder.code, 4);

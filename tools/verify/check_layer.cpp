@@ -1,13 +1,12 @@
 // See checks.h: a Gated DeltaNet mixer of either version, its weights under logical names, without the fusions and with both.
 #include <memory>
 
-#include "kernels/gated_delta_rule.h"
-#include "kernels/gated_delta_rule_2.h"
 #include "src/autograd/engine.h"
 #include "src/base/file.h"
 #include "src/nn/gdn2.h"
 #include "tools/verify/checks.h"
 #include "tools/verify/golden.h"
+#include "tools/verify/rule_kernel.h"
 
 namespace deltron::tools {
 namespace {
@@ -80,7 +79,8 @@ void check_layer(Context& ctx, const std::string& path, FileReport& report) {
   config.experimental_attention_variant = second ? ExperimentalAttentionVariant::Gdn2 : ExperimentalAttentionVariant::Gdn;
   report.kind = "layer";
   report.dtype = dtype_name(DType::F32);
-  report.kernel = second ? kernels::cpu::gated_delta_rule_2_kernel_name() : kernels::cpu::gated_delta_rule_kernel_name();
+  report.kernel = rule_kernel_name(ctx, second, {config.linear_num_key_heads, config.linear_num_value_heads, config.linear_key_head_dim, config.linear_value_head_dim},
+                                   DType::F32);
   for (const bool fused : {false, true}) {
     config.gdn_pre_gated_delta_rule_fusion = config.gdn_gated_output_norm_fusion = fused;
     run_layer(ctx, golden, path, config, fused ? ", fused" : "", report);

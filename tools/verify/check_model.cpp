@@ -3,7 +3,6 @@
 #include <map>
 #include <memory>
 
-#include "kernels/gated_delta_rule.h"
 #include "src/autograd/engine.h"
 #include "src/base/file.h"
 #include "src/checkpoint/hf_model.h"
@@ -13,6 +12,7 @@
 #include "src/optim/optimizer.h"
 #include "tools/verify/checks.h"
 #include "tools/verify/golden.h"
+#include "tools/verify/rule_kernel.h"
 
 namespace deltron::tools {
 namespace {
@@ -163,7 +163,9 @@ void check_model(Context& ctx, const std::string& folder, FileReport& report) {
 
   report.kind = "model";
   report.dtype = dtype_name(DType::F32);
-  report.kernel = kernels::cpu::gated_delta_rule_kernel_name();
+  const TransformerConfig& sizes = hf.config();
+  report.kernel = rule_kernel_name(
+      ctx, false, {sizes.linear_num_key_heads, sizes.linear_num_value_heads, sizes.linear_key_head_dim, sizes.linear_value_head_dim}, DType::F32);
   {
     const GradModeGuard no_graph(ctx, false);
     report.comparisons.push_back(

@@ -1,7 +1,6 @@
 // See checks.h: AdamW with global-norm clipping on given gradients.
 #include <algorithm>
 
-#include "kernels/isa.h"
 #include "src/optim/optimizer.h"
 #include "tools/verify/checks.h"
 #include "tools/verify/golden.h"
@@ -66,7 +65,7 @@ void check_optimizer(Context& ctx, const std::string& path, FileReport& report) 
 
   report.kind = "optimizer";
   report.dtype = dtype_name(DType::F32);
-  report.kernel = std::string("cpu.adamw.") + kernels::cpu::instruction_set();
+  report.kernel = ctx.device() == DeviceKind::Cuda ? "cuda.adamw" : std::string("cpu.adamw.") + instruction_set();
   for (std::int64_t step = 0; step < steps; ++step) {
     const std::string number = std::to_string(step);
     for (const OptimizedParameter& parameter : parameters) {

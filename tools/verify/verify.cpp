@@ -81,11 +81,7 @@ FileReport run_one(Context& ctx, const std::string& path, DType dtype) {
 }
 
 void refuse_unsupported(const VerifyOptions& options) {
-  if (options.device != DeviceKind::Cpu) {
-    throw Error(ErrorCode::ConfigNotAvailable,
-                ErrorText{"device " + std::string(device_name(options.device)) + " is not available in this build", "--device", "",
-                          "", "use --device cpu"});
-  }
+  if (options.device == DeviceKind::Cuda) return;
   if (options.dtype == DType::F16) {
     throw Error(ErrorCode::ConfigNotAvailable, ErrorText{"fp16 operands are not supported on the cpu", "--dtype", "",
                                                          "fp32 or bf16 on the cpu", "use --dtype fp32 or bf16"});
@@ -109,7 +105,9 @@ VerifyReport verify(const VerifyOptions& options, const std::function<void(const
     paths.push_back(path);
   if (paths.empty()) golden_error(path, "the folder holds no golden file", "", "*.safetensors, or model folders with config.json");
 
-  Context ctx;
+  ContextOptions context;
+  context.device = options.device;
+  Context ctx(context);
   VerifyReport report;
   report.device = device_name(options.device);
   for (const std::string& one : paths) {

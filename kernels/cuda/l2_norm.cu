@@ -1,0 +1,114 @@
+// L2 norm of heads and its gradient on cuda (docs/gdn.md (4.3), (4.4)). A thread reads what it writes before it writes, so that
+// outputs may alias inputs.
+#include "kernels/l2_norm.h"
+
+#include "kernels/cuda/rows.cuh"
+
+namespace deltron::kernels::cuda {
+namespace {
+
+template <class View>
+__device__ __forceinline__ std::int64_t place(const View& view, std::int64_t index, std::int64_t heads) {
+  return index / heads * view.token_stride + index % heads * view.head_stride;
+}
+
+template <class S, int N, int kGroup>
+__global__ void __launch_bounds__(kRowThreads) forward_kernel(L2NormForwardArgs a) {
+  using C = Compute<S>;
+  __shared__ C shared[kRowThreads / 32];
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * (kRowThreads / kGroup) + threadIdx.x / kGroup;
+  const bool mine = index < a.rows * a.heads;
+  const std::int64_t dim = mine ? a.dim : 0;
+  const S* x = static_cast<const S*>(a.x.data) + (mine ? place(a.x, index, a.heads) : 0);
+  S* y = static_cast<S*>(a.y.data) + (mine ? place(a.y, index, a.heads) : 0);
+  C squares = 0;
+  for_columns<N, kGroup>(dim, [&](std::int64_t i) {
+    C value[N];
+    load(x + i, value);
+#pragma unroll
+    for (int j = 0; j < N; ++j) squares += value[j] * value[j];
+  });
+  const C rstd = C(1) / sqrt(group_sum<kGroup>(squares, shared) + static_cast<C>(a.epsilon));
+  if (mine && a.rstd != nullptr && threadIdx.x % kGroup == 0) static_cast<C*>(a.rstd)[index] = rstd;
+  for_columns<N, kGroup>(dim, [&](std::int64_t i) {
+    C value[N];
+    load(x + i, value);
+#pragma unroll
+    for (int j = 0; j < N; ++j) value[j] *= rstd;
+    store(value, y + i);
+  });
+}
+
+template <class S, int N, int kGroup>
+__global__ void __launch_bounds__(kRowThreads) backward_kernel(L2NormBackwardArgs a) {
+  using C = Compute<S>;
+  __shared__ C shared[kRowThreads / 32];
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * (kRowThreads / kGroup) + threadIdx.x / kGroup;
+  const bool mine = index < a.rows * a.heads;
+  const std::int64_t dim = mine ? a.dim : 0;
+  const S* y = static_cast<const S*>(a.y.data) + (mine ? place(a.y, index, a.heads) : 0);
+  const S* dy = static_cast<const S*>(a.dy.data) + (mine ? place(a.dy, index, a.heads) : 0);
+  S* dx = static_cast<S*>(a.dx.data) + (mine ? place(a.dx, index, a.heads) : 0);
+  C along = 0;
+  for_columns<N, kGroup>(dim, [&](std::int64_t i) {
+    C unit[N], slope[N];
+    load(y + i, unit);
+    load(dy + i, slope);
+#pragma unroll
+    for (int j = 0; j < N; ++j) along += unit[j] * slope[j];
+  });
+  along = group_sum<kGroup>(along, shared);
+  const C rstd = mine ? static_cast<const C*>(a.rstd)[index] : C(0);
+  for_columns<N, kGroup>(dim, [&](std::int64_t i) {
+    C unit[N], slope[N];
+    load(y + i, unit);
+    load(dy + i, slope);
+#pragma unroll
+    for (int j = 0; j < N; ++j) slope[j] = rstd * (slope[j] - unit[j] * along);
+    store(slope, dx + i);
+  });
+}
+
+}  // namespace
+
+void l2_norm_forward(const L2NormForwardArgs& args, const StreamHandle& stream) {
+  DELTRON_CHECK(args.x.sequence_stride == 0 && args.y.sequence_stride == 0, "l2_norm takes rows of one stride");
+  const std::int64_t rows = args.rows * args.heads;
+  if (rows <= 0) return;
+  with_storage(args.dtype, "l2_norm", [&](auto s) {
+    using S = decltype(s);
+    const bool aligned = heads_aligned16(args.x, args.dtype) && heads_aligned16(args.y, args.dtype) && args.dim % kVector<S> == 0;
+    with_vector<S>(aligned, [&](auto n) {
+      constexpr int kN = decltype(n)::value;
+      with_group(row_group(args.dim, kN), [&](auto g) {
+        constexpr int kGroup = decltype(g)::value;
+        forward_kernel<S, kN, kGroup>
+            <<<static_cast<unsigned>(ceil_div(rows, kRowThreads / kGroup)), kRowThreads, 0, native(stream)>>>(args);
+      });
+    });
+  });
+  check_launch("l2_norm_forward");
+}
+
+void l2_norm_backward(const L2NormBackwardArgs& args, const StreamHandle& stream) {
+  DELTRON_CHECK(args.y.sequence_stride == 0 && args.dy.sequence_stride == 0 && args.dx.sequence_stride == 0,
+                "l2_norm takes rows of one stride");
+  const std::int64_t rows = args.rows * args.heads;
+  if (rows <= 0) return;
+  with_storage(args.dtype, "l2_norm", [&](auto s) {
+    using S = decltype(s);
+    const bool aligned = heads_aligned16(args.y, args.dtype) && heads_aligned16(args.dy, args.dtype) &&
+                         heads_aligned16(args.dx, args.dtype) && args.dim % kVector<S> == 0;
+    with_vector<S>(aligned, [&](auto n) {
+      constexpr int kN = decltype(n)::value;
+      with_group(row_group(args.dim, kN), [&](auto g) {
+        constexpr int kGroup = decltype(g)::value;
+        backward_kernel<S, kN, kGroup>
+            <<<static_cast<unsigned>(ceil_div(rows, kRowThreads / kGroup)), kRowThreads, 0, native(stream)>>>(args);
+      });
+    });
+  });
+  check_launch("l2_norm_backward");
+}
+
+}  // namespace deltron::kernels::cuda

@@ -29,7 +29,7 @@ struct Stage {
   static constexpr int kKeyBytes = kChunk * (K + kTilePad) * 2, kSquareBytes = kChunk * kSquareStride * 2;
   static constexpr int kFactorBytes = kScalar ? kScanFactors * kChunk * 4 : K * 4;
   static constexpr int kTileBytes = kChunk * kTileStride * 2;
-  static constexpr int bytes(bool with_q, bool with_rest, bool with_d_o) {
+  __host__ __device__ static constexpr int bytes(bool with_q, bool with_rest, bool with_d_o) {
     return kKeyBytes * ((kScalar ? 1 : 2) + (with_q ? 1 : 0)) + kSquareBytes * (1 + (with_rest ? 1 : 0) + (with_q ? 1 : 0)) +
            (with_d_o ? kTileBytes : 0) + kFactorBytes;
   }

@@ -44,7 +44,7 @@ __device__ void make_factors(const RuleProblem& p, const Chunk& chunk, int head,
 }
 
 template <class T, int K>
-constexpr std::size_t tile_bytes() {
+__host__ __device__ constexpr std::size_t tile_bytes() {
   constexpr std::size_t tiles = 2 * kChunk * (K + kTilePad) * sizeof(T), squares = 2 * kChunk * kMStride * 4;
   return tiles > squares ? tiles : squares;
 }

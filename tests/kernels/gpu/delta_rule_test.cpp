@@ -323,7 +323,7 @@ TEST_F(DeltaRuleGpu, a_document_from_zero_has_exactly_no_gradient_for_its_first_
 
 // Golden files, docs in tests/golden/README.md; DELTRON_GOLDEN_DIR adds those of another folder.
 std::vector<std::string> golden_paths(const std::string& prefix) {
-  const char* here = std::getenv("DELTRON_GOLDEN_HERE");
+  const char* here = std::getenv("DELTRON_GOLDEN");
   std::vector<std::string> folders = {here != nullptr ? here : std::string(DELTRON_SOURCE_DIR) + "/tests/golden"}, paths;
   if (const char* more = std::getenv("DELTRON_GOLDEN_DIR")) folders.emplace_back(more);
   for (const std::string& folder : folders) {

@@ -1,7 +1,7 @@
 // SwiGLU on cuda: one pass forward; one pass backward that can also write the forward's output again.
 #include "kernels/swiglu.h"
 
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/streams.cuh"
 
 namespace deltron::kernels::cuda {
 namespace {
@@ -16,8 +16,8 @@ struct Forward {
     load(h, gate);
     load(h + a.ffn, up);
 #pragma unroll
-    for (int i = 0; i < N; ++i) up[i] = silu(gate[i]) * up[i];
-    store(up, static_cast<S*>(a.y.data) + row * a.y.row_stride + col);
+    for (int i = 0; i < N; ++i) up[i] = gate[i] * sigmoid_for<S>(gate[i]) * up[i];
+    write_pack(up, static_cast<S*>(a.y.data) + row * a.y.row_stride + col);
   }
 };
 
@@ -34,16 +34,16 @@ struct Backward {
     load(static_cast<const S*>(a.dy.data) + row * a.dy.row_stride + col, dy);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      const C s = sigmoid(gate[i]);
+      const C s = sigmoid_for<S>(gate[i]);
       const C activated = gate[i] * s;
       y[i] = activated * up[i];
       dgate[i] = dy[i] * up[i] * silu_derivative(gate[i], s);
       dup[i] = dy[i] * activated;
     }
     S* dh = static_cast<S*>(a.dh.data) + row * a.dh.row_stride + col;
-    if (a.y.data != nullptr) store(y, static_cast<S*>(a.y.data) + row * a.y.row_stride + col);
-    store(dgate, dh);
-    store(dup, dh + a.ffn);
+    if (a.y.data != nullptr) write_pack(y, static_cast<S*>(a.y.data) + row * a.y.row_stride + col);
+    write_pack(dgate, dh);
+    write_pack(dup, dh + a.ffn);
   }
 };
 

@@ -14,12 +14,15 @@ inline constexpr int kStreamWarps = 4;   // a block's strips follow each other; 
 inline constexpr int kStreamThreads = 32 * kStreamWarps;
 inline constexpr int kStreamStages = 3;  // steps of tokens in shared memory
 
-// Tokens of a warp's strip, a multiple of the step: a function of their number alone.
-inline int stream_strip(std::int64_t tokens) {
+// Tokens of a warp's strip, a multiple of the step: a function of their number alone. Short strips spread few tokens over the chip;
+// backward's cost up to three tokens on either side and a set of partial sums each.
+inline constexpr int kShortStrip = 64, kLongStrip = 128;
+inline int backward_strip(std::int64_t tokens) {
   const std::int64_t least = ceil_div(ceil_div(tokens, kMostConvStrips * kStreamWarps), kStreamTaps) * kStreamTaps;
-  return least < 64 ? 64 : static_cast<int>(least);
+  const int usual = tokens < 256 * kLongStrip ? kShortStrip : kLongStrip;
+  return least < usual ? usual : static_cast<int>(least);
 }
-inline std::int64_t stream_blocks(std::int64_t tokens) { return ceil_div(tokens, stream_strip(tokens) * kStreamWarps); }
+inline std::int64_t stream_blocks(std::int64_t tokens, int strip) { return ceil_div(tokens, static_cast<std::int64_t>(strip) * kStreamWarps); }
 template <class S>
 int stream_tiles(std::int64_t channels) {
   return static_cast<int>(ceil_div(channels, 32 * kVector<S>));
@@ -97,7 +100,7 @@ __device__ __forceinline__ void convolve_at(const C (&w)[kStreamTaps][N], const 
 }
 
 template <class S>
-__global__ void __launch_bounds__(kStreamThreads, 5)
+__global__ void __launch_bounds__(kStreamThreads, 4)
     conv_stream_forward(CausalConv1dForwardArgs a, int strip, int tiles) {
   using C = Compute<S>;
   constexpr int N = kVector<S>;

@@ -116,57 +116,48 @@ __global__ void __launch_bounds__(kRowThreads) backward_kernel(GatedRmsNormBackw
   if (a.dweight != nullptr) write_strip<kGroup>(reinterpret_cast<C*>(memory), a.dim, static_cast<C*>(a.workspace.data));
 }
 
-// (row, head) number `index` as sequence, row of it and head, in 32 bits (fits_registers sees to it).
-struct RowPlace {
-  int sequence = 0, row, head;
-  template <class Args>
-  __device__ RowPlace(const Args& a, int index) {
-    const unsigned heads = static_cast<unsigned>(a.heads), length = static_cast<unsigned>(a.sequence_length);
-    const unsigned all = static_cast<unsigned>(index) / heads;
-    head = static_cast<int>(static_cast<unsigned>(index) - all * heads);
-    row = static_cast<int>(all);
-    if (length != 0) {
-      sequence = static_cast<int>(all / length);
-      row = static_cast<int>(all - static_cast<unsigned>(sequence) * length);
-    }
-  }
-  template <class View>
-  __device__ std::int64_t in(const View& view) const {
-    const auto product = [](int count, std::int64_t stride) { return static_cast<std::int64_t>(count) * static_cast<int>(stride); };
-    return product(sequence, view.sequence_stride) + product(row, view.token_stride) + product(head, view.head_stride);
-  }
-};
-
 template <class S, int N, int kGroup>
-__global__ void __launch_bounds__(kRowThreads) forward_registers_kernel(GatedRmsNormForwardArgs a) {
+__global__ void __launch_bounds__(kRowThreads, 4) forward_registers_kernel(GatedRmsNormForwardArgs a) {
   using C = Compute<S>;
-  const int index = static_cast<int>(blockIdx.x) * (kRowThreads / kGroup) + static_cast<int>(threadIdx.x) / kGroup;
-  const int column = static_cast<int>(threadIdx.x) % kGroup * N;
-  const bool row_mine = index < static_cast<int>(a.rows * a.heads), mine = row_mine && column < static_cast<int>(a.dim);
-  const RowPlace place(a, row_mine ? index : 0);
-  C value[N] = {}, gate[N] = {}, weight[N] = {};
-  if (mine) {
-    const Pack<S, N> x = read_pack<S, N>(static_cast<const S*>(a.x.data) + place.in(a.x) + column);
-    const Pack<S, N> z = read_pack<S, N>(static_cast<const S*>(a.z.data) + place.in(a.z) + column);
-    load_parameter(a.weight, a.weight_dtype, column, weight);
-    unpack(x, value);
-    unpack(z, gate);
+  constexpr int kGroups = kRowThreads / kGroup;
+  const int rows = static_cast<int>(a.rows * a.heads), column = static_cast<int>(threadIdx.x) % kGroup * N;
+  const int first = static_cast<int>(blockIdx.x) * kRowsAtOnce * kGroups + static_cast<int>(threadIdx.x) / kGroup;
+  const bool inside = column < static_cast<int>(a.dim);
+  Pack<S, N> x[kRowsAtOnce], z[kRowsAtOnce];
+  std::int64_t to[kRowsAtOnce];
+#pragma unroll
+  for (int r = 0; r < kRowsAtOnce; ++r) {
+    const int index = first + r * kGroups;
+    x[r] = z[r] = Pack<S, N>{};
+    if (index >= rows || !inside) continue;
+    const RowPlace place(a.heads, a.sequence_length, index);
+    x[r] = read_pack<S, N>(static_cast<const S*>(a.x.data) + place.in(a.x) + column);
+    z[r] = read_pack<S, N>(static_cast<const S*>(a.z.data) + place.in(a.z) + column);
+    to[r] = place.in(a.y) + column;
   }
-  C squares = 0;
+  C scale[N] = {};
+  if (inside) load_parameter(a.weight, a.weight_dtype, column, scale);
 #pragma unroll
-  for (int j = 0; j < N; ++j) squares += value[j] * value[j];
-  squares = group_sum<kGroup, C>(squares, nullptr);
-  if (!row_mine) return;
-  const C rstd = C(1) / sqrt(squares / static_cast<C>(a.dim) + static_cast<C>(a.epsilon));
-  if (a.rstd != nullptr && column == 0) static_cast<C*>(a.rstd)[index] = rstd;
-  if (!mine) return;
-  const C shift = a.zero_centered ? C(1) : C(0);
+  for (int j = 0; j < N; ++j) scale[j] += a.zero_centered ? C(1) : C(0);
 #pragma unroll
-  for (int j = 0; j < N; ++j) value[j] = value[j] * rstd * (weight[j] + shift);
-  round_values<S>(value);
+  for (int r = 0; r < kRowsAtOnce; ++r) {
+    const int index = first + r * kGroups;
+    C value[N], gate[N], squares = 0;
+    unpack(x[r], value);
+    unpack(z[r], gate);
 #pragma unroll
-  for (int j = 0; j < N; ++j) value[j] *= gate[j] * sigmoid_for<S>(gate[j]);
-  write_pack(value, static_cast<S*>(a.y.data) + place.in(a.y) + column);
+    for (int j = 0; j < N; ++j) squares += value[j] * value[j];
+    squares = group_sum<kGroup, C>(squares, nullptr);
+    if (index >= rows || !inside) continue;
+    const C rstd = C(1) / sqrt(squares / static_cast<C>(a.dim) + static_cast<C>(a.epsilon));
+    if (a.rstd != nullptr && column == 0) static_cast<C*>(a.rstd)[index] = rstd;
+#pragma unroll
+    for (int j = 0; j < N; ++j) value[j] = value[j] * rstd * scale[j];
+    round_values<S>(value);
+#pragma unroll
+    for (int j = 0; j < N; ++j) value[j] *= gate[j] * sigmoid_for<S>(gate[j]);
+    write_pack(value, static_cast<S*>(a.y.data) + to[r]);
+  }
 }
 
 // As backward_kernel; a thread's columns are the same in all its rows, so that weight and its gradient's sums stay in registers.
@@ -189,7 +180,7 @@ __global__ void __launch_bounds__(kRowThreads, 4) backward_registers_kernel(Gate
   for (int base = first; base < end; base += kGroups) {
     const int index = base + group;
     const bool mine = index < end && inside;
-    const RowPlace place(a, mine ? index : first);
+    const RowPlace place(a.heads, a.sequence_length, mine ? index : first);
     C value[N] = {}, gate[N] = {}, slope[N] = {}, rstd = 0;
     if (mine) {
       const Pack<S, N> x = read_pack<S, N>(static_cast<const S*>(a.x.data) + place.in(a.x) + column);
@@ -234,23 +225,6 @@ __global__ void __launch_bounds__(kRowThreads, 4) backward_registers_kernel(Gate
   write_strip<kGroup>(reinterpret_cast<C*>(memory), a.dim, static_cast<C*>(a.workspace.data));
 }
 
-// f(group) where a row of `dim` values, N a thread, lies in the registers of 16 threads or a warp and counts and strides fit into 32
-// bits; false where not.
-template <int N, class Args, class F, class... Views>
-bool fits_registers(const Args& a, const F& f, const Views&... views) {
-  constexpr std::int64_t kMost = 1 << 30;
-  const auto small = [&](const auto& view) {
-    return view.sequence_stride < kMost && view.token_stride < kMost && view.head_stride < kMost;
-  };
-  if (a.dim > 32 * N || a.rows * a.heads >= kMost || !(small(views) && ...)) return false;
-  if (a.dim <= 16 * N) {
-    f(std::integral_constant<int, 16>{});
-  } else {
-    f(std::integral_constant<int, 32>{});
-  }
-  return true;
-}
-
 }  // namespace
 
 void gated_rms_norm_forward(const GatedRmsNormForwardArgs& args, const StreamHandle& stream) {
@@ -269,10 +243,10 @@ void gated_rms_norm_forward(const GatedRmsNormForwardArgs& args, const StreamHan
       const auto by_registers = [&](auto g) {
         constexpr int kGroup = decltype(g)::value;
         forward_registers_kernel<S, kN, kGroup>
-            <<<static_cast<unsigned>(ceil_div(rows, kRowThreads / kGroup)), kRowThreads, 0, native(stream)>>>(args);
+            <<<static_cast<unsigned>(ceil_div(rows, kRowsAtOnce * kRowThreads / kGroup)), kRowThreads, 0, native(stream)>>>(args);
       };
       if constexpr (kN > 1) {
-        if (fits_registers<kN>(args, by_registers, args.x, args.z, args.y)) return;
+        if (with_rows_in_registers<kN>(args, by_registers, args.x, args.z, args.y)) return;
       }
       with_group(row_group(args.dim, kN), [&](auto g) {
         constexpr int kGroup = decltype(g)::value;
@@ -316,7 +290,7 @@ void gated_rms_norm_backward(const GatedRmsNormBackwardArgs& args, const StreamH
             args, static_cast<int>(strip_rows(rows)));
       };
       if constexpr (kN > 1) {
-        if (fits_registers<kN>(args, by_registers, args.x, args.z, args.dy, args.dx, args.dz)) return;
+        if (with_rows_in_registers<kN>(args, by_registers, args.x, args.z, args.dy, args.dx, args.dz)) return;
       }
       with_group(row_group(args.dim, kN), [&](auto g) {
         constexpr int kGroup = decltype(g)::value;

@@ -41,9 +41,9 @@ struct Backward {
       dup[i] = dy[i] * activated;
     }
     S* dh = static_cast<S*>(a.dh.data) + row * a.dh.row_stride + col;
-    if (a.y.data != nullptr) write_pack(y, static_cast<S*>(a.y.data) + row * a.y.row_stride + col);
-    write_pack(dgate, dh);
-    write_pack(dup, dh + a.ffn);
+    if (a.y.data != nullptr) store(y, static_cast<S*>(a.y.data) + row * a.y.row_stride + col);
+    store(dgate, dh);
+    store(dup, dh + a.ffn);
   }
 };
 

@@ -168,12 +168,15 @@ int main(int argc, char** argv) {
     a.rows = kTokens, a.ffn = kFfn, a.dtype = DType::BF16, a.h = {in[s][0], 2 * kFfn}, a.y = {out[s][0], kFfn};
     cuda::swiglu_forward(a, stream);
   });
-  bench.row("swiglu backward", 5 * ffn, [&](int s) {
-    SwigluBackwardArgs a;
-    a.rows = kTokens, a.ffn = kFfn, a.dtype = DType::BF16, a.h = {in[s][0], 2 * kFfn}, a.dy = {in[s][1], kFfn};
-    a.dh = {out[s][0], 2 * kFfn};
-    cuda::swiglu_backward(a, stream);
-  });
+  for (const bool again : {false, true}) {
+    bench.row(again ? "swiglu backward, y again" : "swiglu backward", (again ? 6 : 5) * ffn, [&](int s) {
+      SwigluBackwardArgs a;
+      a.rows = kTokens, a.ffn = kFfn, a.dtype = DType::BF16, a.h = {in[s][0], 2 * kFfn}, a.dy = {in[s][1], kFfn};
+      a.dh = {out[s][0], 2 * kFfn};
+      if (again) a.y = {out[s][1], kFfn};
+      cuda::swiglu_backward(a, stream);
+    });
+  }
 
   const std::int64_t keys = kTokens * kKeyHeads * kDim;
   bench.row("l2_norm forward", 2 * keys, [&](int s) {

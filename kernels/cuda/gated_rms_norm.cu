@@ -116,48 +116,49 @@ __global__ void __launch_bounds__(kRowThreads) backward_kernel(GatedRmsNormBackw
   if (a.dweight != nullptr) write_strip<kGroup>(reinterpret_cast<C*>(memory), a.dim, static_cast<C*>(a.workspace.data));
 }
 
+// By twos, kept as they are stored: few registers, many rows under way.
 template <class S, int N, int kGroup>
-__global__ void __launch_bounds__(kRowThreads, 4) forward_registers_kernel(GatedRmsNormForwardArgs a) {
+__global__ void __launch_bounds__(kRowThreads, 6) forward_registers_kernel(GatedRmsNormForwardArgs a) {
   using C = Compute<S>;
-  constexpr int kGroups = kRowThreads / kGroup;
-  const int rows = static_cast<int>(a.rows * a.heads), column = static_cast<int>(threadIdx.x) % kGroup * N;
-  const int first = static_cast<int>(blockIdx.x) * kRowsAtOnce * kGroups + static_cast<int>(threadIdx.x) / kGroup;
-  const bool inside = column < static_cast<int>(a.dim);
-  Pack<S, N> x[kRowsAtOnce], z[kRowsAtOnce];
-  std::int64_t to[kRowsAtOnce];
-#pragma unroll
-  for (int r = 0; r < kRowsAtOnce; ++r) {
-    const int index = first + r * kGroups;
-    x[r] = z[r] = Pack<S, N>{};
-    if (index >= rows || !inside) continue;
+  constexpr int kPart = 2;
+  const int index = static_cast<int>(blockIdx.x) * (kRowThreads / kGroup) + static_cast<int>(threadIdx.x) / kGroup;
+  const int column = static_cast<int>(threadIdx.x) % kGroup * N;
+  const bool mine = index < static_cast<int>(a.rows * a.heads) && column < static_cast<int>(a.dim);
+  Pack<S, N> x{}, z{};
+  S* y = nullptr;
+  C weight[N] = {};
+  if (mine) {
     const RowPlace place(a.heads, a.sequence_length, index);
-    x[r] = read_pack<S, N>(static_cast<const S*>(a.x.data) + place.in(a.x) + column);
-    z[r] = read_pack<S, N>(static_cast<const S*>(a.z.data) + place.in(a.z) + column);
-    to[r] = place.in(a.y) + column;
+    x = read_pack<S, N>(static_cast<const S*>(a.x.data) + place.in(a.x) + column);
+    z = read_pack<S, N>(static_cast<const S*>(a.z.data) + place.in(a.z) + column);
+    y = static_cast<S*>(a.y.data) + place.in(a.y) + column;
+    load_parameter(a.weight, a.weight_dtype, column, weight);
   }
-  C scale[N] = {};
-  if (inside) load_parameter(a.weight, a.weight_dtype, column, scale);
+  C squares = 0;
 #pragma unroll
-  for (int j = 0; j < N; ++j) scale[j] += a.zero_centered ? C(1) : C(0);
+  for (int j = 0; j < N; ++j) {
+    const C value = widen(x.value[j]);
+    squares += value * value;
+  }
+  squares = group_sum<kGroup, C>(squares, nullptr);
+  if (!mine) return;
+  const C rstd = C(1) / sqrt(squares / static_cast<C>(a.dim) + static_cast<C>(a.epsilon));
+  if (a.rstd != nullptr && column == 0) static_cast<C*>(a.rstd)[index] = rstd;
+  const C shift = a.zero_centered ? C(1) : C(0);
 #pragma unroll
-  for (int r = 0; r < kRowsAtOnce; ++r) {
-    const int index = first + r * kGroups;
-    C value[N], gate[N], squares = 0;
-    unpack(x[r], value);
-    unpack(z[r], gate);
+  for (int i = 0; i < N; i += kPart) {
+    C value[kPart];
 #pragma unroll
-    for (int j = 0; j < N; ++j) squares += value[j] * value[j];
-    squares = group_sum<kGroup, C>(squares, nullptr);
-    if (index >= rows || !inside) continue;
-    const C rstd = C(1) / sqrt(squares / static_cast<C>(a.dim) + static_cast<C>(a.epsilon));
-    if (a.rstd != nullptr && column == 0) static_cast<C*>(a.rstd)[index] = rstd;
-#pragma unroll
-    for (int j = 0; j < N; ++j) value[j] = value[j] * rstd * scale[j];
+    for (int j = 0; j < kPart; ++j) value[j] = widen(x.value[i + j]) * rstd * (weight[i + j] + shift);
     round_values<S>(value);
 #pragma unroll
-    for (int j = 0; j < N; ++j) value[j] *= gate[j] * sigmoid_for<S>(gate[j]);
-    write_pack(value, static_cast<S*>(a.y.data) + to[r]);
+    for (int j = 0; j < kPart; ++j) {
+      const C gate = widen(z.value[i + j]);
+      value[j] *= gate * sigmoid_for<S>(gate);
+    }
+    put(x, i, value);
   }
+  *reinterpret_cast<Pack<S, N>*>(y) = x;
 }
 
 // As backward_kernel; a thread's columns are the same in all its rows, so that weight and its gradient's sums stay in registers.
@@ -243,7 +244,7 @@ void gated_rms_norm_forward(const GatedRmsNormForwardArgs& args, const StreamHan
       const auto by_registers = [&](auto g) {
         constexpr int kGroup = decltype(g)::value;
         forward_registers_kernel<S, kN, kGroup>
-            <<<static_cast<unsigned>(ceil_div(rows, kRowsAtOnce * kRowThreads / kGroup)), kRowThreads, 0, native(stream)>>>(args);
+            <<<static_cast<unsigned>(ceil_div(rows, kRowThreads / kGroup)), kRowThreads, 0, native(stream)>>>(args);
       };
       if constexpr (kN > 1) {
         if (with_rows_in_registers<kN>(args, by_registers, args.x, args.z, args.y)) return;

@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kRowThreads) forward_registers_kernel(RmsNormF
 }
 
 // As backward_kernel. The next row arrives in shared memory while a warp works on this one; the sums of a lane's columns stay in
-// registers.
+// registers, the weights in shared memory as floats: loads of a run-time type do not overlap.
 constexpr int kAheadBytes = 2 * 2 * 16 * kRowThreads;  // two rows of x and dy, a chunk
 
 template <class S, int N, int kChunks>
@@ -163,6 +163,15 @@ __global__ void __launch_bounds__(kRowThreads, 2) backward_ahead_kernel(RmsNormB
   const C shift = a.zero_centered ? C(1) : C(0);
   const auto kept = [&](int stage, int operand, int k) -> Pack<S, N>& {
     return reinterpret_cast<Pack<S, N>*>(memory)[((stage * 2 + operand) * kChunks + k) * kRowThreads + threadIdx.x];
+  };
+  Pack<C, 4>* const scales = reinterpret_cast<Pack<C, 4>*>(memory + kAheadBytes * kChunks) + threadIdx.x % 32;
+  const auto scale = [&](int k, C(&to)[N]) {
+#pragma unroll
+    for (int part = 0; part < N / 4; ++part) {
+      const Pack<C, 4> four = scales[(k * (N / 4) + part) * 32];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) to[part * 4 + j] = four.value[j];
+    }
   };
   C sums[kChunks][N] = {}, rstd = 0, next_rstd = 0;
   const auto fetch = [&](int stage, std::int64_t index) {
@@ -178,20 +187,27 @@ __global__ void __launch_bounds__(kRowThreads, 2) backward_ahead_kernel(RmsNormB
     commit_copies();
   };
   fetch(0, first + warp);
+  if (warp < kChunks && (warp * 32 + static_cast<int>(threadIdx.x) % 32) * N < cols) {
+    C weight[N];
+    load_parameter(a.weight, a.weight_dtype, static_cast<std::int64_t>(threadIdx.x) * N, weight);
+#pragma unroll
+    for (int j = 0; j < N; ++j) scales[(warp * (N / 4) + j / 4) * 32].value[j % 4] = weight[j] + shift;
+  }
+  __syncthreads();
   int stage = 0;
   for (std::int64_t index = first + warp; index < end; index += kWarps) {
     rstd = next_rstd;
     fetch(stage ^ 1, index + kWarps);
     wait_for_copies<1>();
     C dot = 0;
-    for_chunks<N, kChunks>(cols, [&](int k, int column) {
+    for_chunks<N, kChunks>(cols, [&](int k, int) {
       C value[N], slope[N], weight[N];
       unpack(kept(stage, 0, k), value);
       unpack(kept(stage, 1, k), slope);
-      load_parameter(a.weight, a.weight_dtype, column, weight);
+      scale(k, weight);
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        dot += slope[j] * (weight[j] + shift) * value[j];
+        dot += slope[j] * weight[j] * value[j];
         sums[k][j] += slope[j] * (value[j] * rstd);
       }
     });
@@ -202,9 +218,9 @@ __global__ void __launch_bounds__(kRowThreads, 2) backward_ahead_kernel(RmsNormB
       C value[N], slope[N], weight[N];
       unpack(kept(stage, 0, k), value);
       unpack(kept(stage, 1, k), slope);
-      load_parameter(a.weight, a.weight_dtype, column, weight);
+      scale(k, weight);
 #pragma unroll
-      for (int j = 0; j < N; ++j) value[j] = rstd * (slope[j] * (weight[j] + shift) - value[j] * rstd * pull);
+      for (int j = 0; j < N; ++j) value[j] = rstd * (slope[j] * weight[j] - value[j] * rstd * pull);
       write_pack(value, dx + column);
     });
     stage ^= 1;
@@ -294,7 +310,7 @@ void rms_norm_backward(const RmsNormBackwardArgs& args, const StreamHandle& stre
       if constexpr (kN > 1) {
         const bool done = with_chunks<kN>(args.cols, [&](auto k) {
           const auto kernel = backward_ahead_kernel<S, kN, decltype(k)::value>;
-          constexpr int kShared = kAheadBytes * decltype(k)::value;
+          constexpr int kShared = (kAheadBytes + 32 * kN * static_cast<int>(sizeof(Compute<S>))) * decltype(k)::value;
           static_assert(kShared >= kRowThreads / 32 * 32 * kN * decltype(k)::value * static_cast<int>(sizeof(Compute<S>)));
           if (kShared > 48 * 1024) {
             check_status(static_cast<int>(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared)), "rms_norm");

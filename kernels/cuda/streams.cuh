@@ -64,6 +64,13 @@ template <class S, class C, int N>
 __device__ __forceinline__ void write_pack(const C (&from)[N], S* to) {
   *reinterpret_cast<Pack<S, N>*>(to) = pack<S>(from);
 }
+// Values at `at` of a pack.
+template <class S, class C, int N, int M>
+__device__ __forceinline__ void put(Pack<S, N>& to, int at, const C (&values)[M]) {
+  const Pack<S, M> part = pack<S>(values);
+#pragma unroll
+  for (int j = 0; j < M; ++j) to.value[at + j] = part.value[j];
+}
 // What the values become when they are stored as S and loaded again.
 template <class S, class C, int N>
 __device__ __forceinline__ void round_values(C (&values)[N]) {

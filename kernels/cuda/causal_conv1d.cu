@@ -170,8 +170,9 @@ void causal_conv1d_forward(const CausalConv1dForwardArgs& args, const StreamHand
     if constexpr (!std::is_same_v<S, double>) {
       if (streams(args, args.x, args.y)) {
         const int tiles = stream_tiles<S>(args.channels);
-        conv_stream_forward<S><<<static_cast<unsigned>(tiles * stream_blocks(args.tokens, kShortStrip)), kStreamThreads, 0,
-                                 native(stream)>>>(args, kShortStrip, tiles);
+        conv_stream_forward<S>
+            <<<static_cast<unsigned>(tiles * stream_blocks(args.tokens, kShortStrip)), kStreamThreads, 0, native(stream)>>>(
+                args, kShortStrip, tiles);
         return;
       }
     }
@@ -204,8 +205,7 @@ void causal_conv1d_backward(const CausalConv1dBackwardArgs& args, const StreamHa
       if (streams(args, args.x, args.dy, args.dx)) {
         const int tiles = stream_tiles<S>(args.channels), strip = backward_strip(args.tokens);
         const std::int64_t blocks = stream_blocks(args.tokens, strip);
-        conv_stream_backward<S><<<static_cast<unsigned>(tiles * blocks), kStreamThreads, 0, native(stream)>>>(
-            args, strip, tiles);
+        conv_stream_backward<S><<<static_cast<unsigned>(tiles * blocks), kStreamThreads, 0, native(stream)>>>(args, strip, tiles);
         check_launch("causal_conv1d_backward");
         if (args.dweight != nullptr)
           add_partials<float>(args.workspace.data, blocks, args.kernel * args.channels, args.kernel, args.dweight, stream);

@@ -9,8 +9,8 @@
 
 namespace deltron::kernels::cuda {
 
-inline constexpr int kStreamTaps = 4;    // and tokens a step, so that places in registers are constants
-inline constexpr int kStreamWarps = 4;   // a block's strips follow each other; their weight gradients are summed in the block
+inline constexpr int kStreamTaps = 4;   // and tokens a step, so that places in registers are constants
+inline constexpr int kStreamWarps = 4;  // a block's strips follow each other; their weight gradients are summed in the block
 inline constexpr int kStreamThreads = 32 * kStreamWarps;
 inline constexpr int kStreamStages = 3;  // steps of tokens in shared memory
 
@@ -22,7 +22,9 @@ inline int backward_strip(std::int64_t tokens) {
   const int usual = tokens < 256 * kLongStrip ? kShortStrip : kLongStrip;
   return least < usual ? usual : static_cast<int>(least);
 }
-inline std::int64_t stream_blocks(std::int64_t tokens, int strip) { return ceil_div(tokens, static_cast<std::int64_t>(strip) * kStreamWarps); }
+inline std::int64_t stream_blocks(std::int64_t tokens, int strip) {
+  return ceil_div(tokens, static_cast<std::int64_t>(strip) * kStreamWarps);
+}
 template <class S>
 int stream_tiles(std::int64_t channels) {
   return static_cast<int>(ceil_div(channels, 32 * kVector<S>));
@@ -100,8 +102,7 @@ __device__ __forceinline__ void convolve_at(const C (&w)[kStreamTaps][N], const 
 }
 
 template <class S>
-__global__ void __launch_bounds__(kStreamThreads, 4)
-    conv_stream_forward(CausalConv1dForwardArgs a, int strip, int tiles) {
+__global__ void __launch_bounds__(kStreamThreads, 4) conv_stream_forward(CausalConv1dForwardArgs a, int strip, int tiles) {
   using C = Compute<S>;
   constexpr int N = kVector<S>;
   __shared__ Pack<S, N> ring[kStreamStages][kStreamTaps][kStreamThreads];
@@ -160,8 +161,7 @@ __global__ void __launch_bounds__(kStreamThreads, 4)
 }
 
 template <class S>
-__global__ void __launch_bounds__(kStreamThreads, 3)
-    conv_stream_backward(CausalConv1dBackwardArgs a, int strip, int tiles) {
+__global__ void __launch_bounds__(kStreamThreads, 3) conv_stream_backward(CausalConv1dBackwardArgs a, int strip, int tiles) {
   using C = Compute<S>;
   constexpr int N = kVector<S>;
   union Shared {
@@ -263,7 +263,8 @@ __global__ void __launch_bounds__(kStreamThreads, 3)
   if (my.channel >= a.channels) return;
   // Each warp adds the strips' sums of one tap, in ascending order.
   static_assert(kStreamWarps == kStreamTaps);
-  C* partial = static_cast<C*>(a.workspace.data) + (static_cast<std::int64_t>(blockIdx.x) / tiles * kStreamTaps + kStreamTaps - 1 - warp) * a.channels + my.channel;
+  C* partial = static_cast<C*>(a.workspace.data) +
+               (static_cast<std::int64_t>(blockIdx.x) / tiles * kStreamTaps + kStreamTaps - 1 - warp) * a.channels + my.channel;
 #pragma unroll
   for (int j = 0; j < N; ++j) {
     C sum = shared.sums[0][warp][j][lane];

@@ -8,6 +8,8 @@
 namespace deltron::kernels::cuda {
 namespace {
 
+constexpr int kRowsAtOnce = 2;  // rows of a group that are loaded together
+
 template <class View>
 __device__ __forceinline__ std::int64_t place(const View& view, std::int64_t index, std::int64_t heads) {
   return index / heads * view.token_stride + index % heads * view.head_stride;

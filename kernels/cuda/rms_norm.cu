@@ -1,5 +1,5 @@
-// RMSNorm on cuda. Statistics in the compute type; the weight's gradient from partial sums of fixed strips of rows. Rows that fit into
-// the registers of a warp are read once; others go by columns, twice.
+// RMSNorm on cuda. Statistics in the compute type; the weight's gradient from partial sums of fixed strips of rows. Rows that fit
+// into the registers of a warp are read once; others go by columns, twice.
 #include "kernels/rms_norm.h"
 
 #include "kernels/cuda/rows.cuh"
@@ -148,12 +148,9 @@ __global__ void __launch_bounds__(kRowThreads) forward_registers_kernel(RmsNormF
   });
 }
 
-// As backward_kernel. The next row arrives in shared memory while a warp works on this one; the sums of a lane's columns stay in
-// registers, the weights in shared memory as floats: loads of a run-time type do not overlap.
-constexpr int kAheadBytes = 2 * 2 * 16 * kRowThreads;  // two rows of x and dy, a chunk
-
+// As backward_kernel; the sums of a lane's columns stay in registers too.
 template <class S, int N, int kChunks>
-__global__ void __launch_bounds__(kRowThreads, 2) backward_ahead_kernel(RmsNormBackwardArgs a, std::int64_t strip) {
+__global__ void __launch_bounds__(kRowThreads, 2) backward_registers_kernel(RmsNormBackwardArgs a, std::int64_t strip) {
   using C = Compute<S>;
   extern __shared__ __align__(16) unsigned char memory[];
   constexpr int kWarps = kRowThreads / 32;
@@ -161,86 +158,48 @@ __global__ void __launch_bounds__(kRowThreads, 2) backward_ahead_kernel(RmsNormB
   const std::int64_t rows = a.rows * a.heads, first = static_cast<std::int64_t>(blockIdx.x) * strip;
   const std::int64_t end = first + strip < rows ? first + strip : rows;
   const C shift = a.zero_centered ? C(1) : C(0);
-  const auto kept = [&](int stage, int operand, int k) -> Pack<S, N>& {
-    return reinterpret_cast<Pack<S, N>*>(memory)[((stage * 2 + operand) * kChunks + k) * kRowThreads + threadIdx.x];
-  };
-  Pack<C, 4>* const scales = reinterpret_cast<Pack<C, 4>*>(memory + kAheadBytes * kChunks) + threadIdx.x % 32;
-  const auto scale = [&](int k, C(&to)[N]) {
-#pragma unroll
-    for (int part = 0; part < N / 4; ++part) {
-      const Pack<C, 4> four = scales[(k * (N / 4) + part) * 32];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) to[part * 4 + j] = four.value[j];
-    }
-  };
-  C sums[kChunks][N] = {}, rstd = 0, next_rstd = 0;
-  const auto fetch = [&](int stage, std::int64_t index) {
-    if (index < end) {
-      const S* x = static_cast<const S*>(a.x.data) + place(a.x, index, a.heads);
-      const S* dy = static_cast<const S*>(a.dy.data) + place(a.dy, index, a.heads);
-      for_chunks<N, kChunks>(cols, [&](int k, int column) {
-        copy_async(&kept(stage, 0, k), x + column);
-        copy_async(&kept(stage, 1, k), dy + column);
-      });
-      next_rstd = static_cast<const C*>(a.rstd)[index];
-    }
-    commit_copies();
-  };
-  fetch(0, first + warp);
-  if (warp < kChunks && (warp * 32 + static_cast<int>(threadIdx.x) % 32) * N < cols) {
-    C weight[N];
-    load_parameter(a.weight, a.weight_dtype, static_cast<std::int64_t>(threadIdx.x) * N, weight);
-#pragma unroll
-    for (int j = 0; j < N; ++j) scales[(warp * (N / 4) + j / 4) * 32].value[j % 4] = weight[j] + shift;
-  }
-  __syncthreads();
-  int stage = 0;
+  C sums[kChunks][N] = {};
   for (std::int64_t index = first + warp; index < end; index += kWarps) {
-    rstd = next_rstd;
-    fetch(stage ^ 1, index + kWarps);
-    wait_for_copies<1>();
+    const S* x = static_cast<const S*>(a.x.data) + place(a.x, index, a.heads);
+    const S* dy = static_cast<const S*>(a.dy.data) + place(a.dy, index, a.heads);
+    Pack<S, N> kept_x[kChunks], kept_dy[kChunks];
+    for_chunks<N, kChunks>(cols, [&](int k, int column) {
+      kept_x[k] = read_pack<S, N>(x + column);
+      kept_dy[k] = read_pack<S, N>(dy + column);
+    });
+    const C rstd = static_cast<const C*>(a.rstd)[index];
     C dot = 0;
-    for_chunks<N, kChunks>(cols, [&](int k, int) {
+    for_chunks<N, kChunks>(cols, [&](int k, int column) {
       C value[N], slope[N], weight[N];
-      unpack(kept(stage, 0, k), value);
-      unpack(kept(stage, 1, k), slope);
-      scale(k, weight);
+      unpack(kept_x[k], value);
+      unpack(kept_dy[k], slope);
+      load_parameter(a.weight, a.weight_dtype, column, weight);
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        dot += slope[j] * weight[j] * value[j];
+        dot += slope[j] * (weight[j] + shift) * value[j];
         sums[k][j] += slope[j] * (value[j] * rstd);
       }
     });
-    const C pull = group_sum<32, C>(dot, nullptr) * rstd / static_cast<C>(a.cols);
-    asm volatile("" ::: "memory");  // loaded again rather than kept: registers are scarce
     S* dx = static_cast<S*>(a.dx.data) + place(a.dx, index, a.heads);
+    const C pull = group_sum<32, C>(dot, nullptr) * rstd / static_cast<C>(a.cols);
+    asm volatile("" ::: "memory");  // weights are loaded again rather than kept: registers are scarce
     for_chunks<N, kChunks>(cols, [&](int k, int column) {
       C value[N], slope[N], weight[N];
-      unpack(kept(stage, 0, k), value);
-      unpack(kept(stage, 1, k), slope);
-      scale(k, weight);
+      unpack(kept_x[k], value);
+      unpack(kept_dy[k], slope);
+      load_parameter(a.weight, a.weight_dtype, column, weight);
 #pragma unroll
-      for (int j = 0; j < N; ++j) value[j] = rstd * (slope[j] * weight[j] - value[j] * rstd * pull);
+      for (int j = 0; j < N; ++j) value[j] = rstd * (slope[j] * (weight[j] + shift) - value[j] * rstd * pull);
       write_pack(value, dx + column);
     });
-    stage ^= 1;
   }
-  wait_for_copies<0>();
   if (a.dweight == nullptr) return;
-  __syncthreads();  // what was copied makes room for the warps' sums
   C* all = reinterpret_cast<C*>(memory);
   for_chunks<N, kChunks>(cols, [&](int k, int column) {
 #pragma unroll
     for (int j = 0; j < N; ++j) all[warp * cols + column + j] = sums[k][j];
   });
   write_strip<32>(all, a.cols, static_cast<C*>(a.workspace.data));
-}
-
-// Strips of backward_ahead_kernel: two blocks a multiprocessor at a time on the largest chips, a function of the rows alone.
-constexpr std::int64_t kMostAheadStrips = 256;
-std::int64_t ahead_strip(std::int64_t rows) {
-  const std::int64_t usual = strip_rows(rows), least = ceil_div(rows, kMostAheadStrips);
-  return usual > least ? usual : least;
 }
 
 // f(chunks) where a warp's registers hold a row of `cols`, N values a chunk, and 16 threads would not do; false where not.
@@ -302,21 +261,15 @@ void rms_norm_backward(const RmsNormBackwardArgs& args, const StreamHandle& stre
                      "rms_norm's workspace is smaller than queried");
   with_storage(args.dtype, "rms_norm", [&](auto s) {
     using S = decltype(s);
-    std::int64_t strips = strip_count(rows);
     const bool aligned = heads_aligned16(args.x, args.dtype) && heads_aligned16(args.dy, args.dtype) &&
                          heads_aligned16(args.dx, args.dtype) && parameter_aligned(args.weight, args.cols, kVector<S>);
     with_vector<S>(aligned, [&](auto n) {
       constexpr int kN = decltype(n)::value;
       if constexpr (kN > 1) {
         const bool done = with_chunks<kN>(args.cols, [&](auto k) {
-          const auto kernel = backward_ahead_kernel<S, kN, decltype(k)::value>;
-          constexpr int kShared = (kAheadBytes + 32 * kN * static_cast<int>(sizeof(Compute<S>))) * decltype(k)::value;
-          static_assert(kShared >= kRowThreads / 32 * 32 * kN * decltype(k)::value * static_cast<int>(sizeof(Compute<S>)));
-          if (kShared > 48 * 1024) {
-            check_status(static_cast<int>(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared)), "rms_norm");
-          }
-          strips = ceil_div(rows, ahead_strip(rows));
-          kernel<<<static_cast<unsigned>(strips), kRowThreads, kShared, native(stream)>>>(args, ahead_strip(rows));
+          const auto kernel = backward_registers_kernel<S, kN, decltype(k)::value>;
+          const std::size_t shared = args.dweight == nullptr ? 0 : prepare_shared(kernel, args.cols, 32, args.dtype, "rms_norm");
+          kernel<<<static_cast<unsigned>(strip_count(rows)), kRowThreads, shared, native(stream)>>>(args, strip_rows(rows));
         });
         if (done) return;
       }
@@ -329,7 +282,7 @@ void rms_norm_backward(const RmsNormBackwardArgs& args, const StreamHandle& stre
     });
     check_launch("rms_norm_backward");
     if (args.dweight != nullptr)
-      add_partials<Compute<S>>(args.workspace.data, strips, args.cols, 1, args.dweight, stream);
+      add_partials<Compute<S>>(args.workspace.data, strip_count(rows), args.cols, 1, args.dweight, stream);
   });
 }
 

@@ -55,8 +55,6 @@ __device__ __forceinline__ void for_columns(std::int64_t cols, const F& f) {
 }
 
 // Rows of heads in the registers of 16 threads or a warp, N values a thread: each input is read once.
-inline constexpr int kRowsAtOnce = 2;  // rows of a group that are loaded together where no sums are kept
-
 // (row, head) number `index` as sequence, row of it and head, in 32 bits (with_rows_in_registers sees to it).
 struct RowPlace {
   int sequence = 0, row, head;

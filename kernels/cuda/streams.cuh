@@ -1,13 +1,13 @@
-// What kernels bound by memory share on cuda: copies into shared memory that a thread waits for itself, and activations, rounding and
-// stores that cost a few instructions a value. Knows no family.
+// What kernels bound by memory share on cuda: copies into shared memory that a thread waits for itself, and activations, rounding
+// and stores that cost a few instructions a value. Knows no family.
 #pragma once
 
 #include "kernels/cuda/common.cuh"
 
 namespace deltron::kernels::cuda {
 
-// Copies of 16 bytes that run while the thread computes. A thread waits for its own copies alone and reads what it copied itself, so
-// no barrier is needed.
+// Copies of 16 bytes that run while the thread computes. A thread waits for its own copies alone and reads what it copied itself,
+// so no barrier is needed.
 __device__ __forceinline__ void copy_async(void* shared, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))), "l"(from)
                : "memory");

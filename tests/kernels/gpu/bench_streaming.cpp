@@ -1,6 +1,6 @@
-// Times the kernels bound by memory on the GPU by events: medians over repeated launches, inputs and outputs rotated past the cache.
-// Not a test. Usage: bench_streaming [repeats]. Sizes of configs/h200_gdn_500m.yaml: 8 x 4096 tokens, bf16. Columns: time, bytes
-// that must move once, their rate, and its share of what a device-to-device copy reaches in the same process.
+// Times the kernels bound by memory on the GPU by events: medians over repeated launches, inputs and outputs rotated past the
+// cache. Not a test. Usage: bench_streaming [repeats]. Sizes of configs/h200_gdn_500m.yaml: 8 x 4096 tokens, bf16. Columns: time,
+// bytes that must move once, their rate, and its share of what a device-to-device copy reaches in the same process.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -103,9 +103,8 @@ int main(int argc, char** argv) {
   void* const device_offsets = allocate(9 * 8);
   require(cudaMemcpy(device_offsets, offsets.data(), 9 * 8, cudaMemcpyHostToDevice));
 
-  const double copy = bench.median_seconds([&](int s) {
-    require(cudaMemcpyAsync(out[s][0], in[s][0], 2 * kWidest, cudaMemcpyDeviceToDevice, nullptr));
-  });
+  const double copy = bench.median_seconds(
+      [&](int s) { require(cudaMemcpyAsync(out[s][0], in[s][0], 2 * kWidest, cudaMemcpyDeviceToDevice, nullptr)); });
   bench.copy_rate = 4.0 * static_cast<double>(kWidest) / copy;
   std::printf("copy %.2f TB/s, read and written\n", bench.copy_rate / 1e12);
 

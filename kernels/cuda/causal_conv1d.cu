@@ -1,8 +1,9 @@
 // Depthwise causal convolution and SiLU on cuda: a thread owns a few channels and walks a strip of tokens with the taps in
-// registers. Backward recomputes the value before SiLU, walks a little past its strip for dx, and sums dweight by strips.
+// registers. Backward recomputes the value before SiLU, walks a little past its strip for dx, and sums dweight by strips. Four taps
+// with SiLU on aligned rows, the usual case, take the kernels of conv_stream.cuh instead.
 #include "kernels/causal_conv1d.h"
 
-#include "kernels/cuda/conv_walk.cuh"
+#include "kernels/cuda/conv_stream.cuh"
 
 namespace deltron::kernels::cuda {
 namespace {
@@ -149,6 +150,15 @@ bool aligned8(const void* data, std::int64_t stride, DType dtype) {
   return reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(bytes) == 0 && stride % 4 == 0;
 }
 
+// Whether the kernels of conv_stream.cuh take the call; views are all that it reads and writes by rows.
+template <class Args, class... Views>
+bool streams(const Args& args, const Views&... views) {
+  const bool fits = args.kernel == kStreamTaps && args.silu && args.dtype != DType::F64 && aligned16(args.weight) &&
+                    args.tokens < (1 << 30) && args.channels < (1 << 24) &&
+                    args.channels * static_cast<std::int64_t>(dtype_size(args.dtype)) % 16 == 0;
+  return fits && (aligned16(views, args.dtype) && ...);
+}
+
 }  // namespace
 
 void causal_conv1d_forward(const CausalConv1dForwardArgs& args, const StreamHandle& stream) {
@@ -157,6 +167,15 @@ void causal_conv1d_forward(const CausalConv1dForwardArgs& args, const StreamHand
   const std::int64_t strip = strip_tokens(args.tokens);
   with_storage(args.dtype, "causal_conv1d", [&](auto s) {
     using S = decltype(s);
+    if constexpr (!std::is_same_v<S, double>) {
+      if (streams(args, args.x, args.y)) {
+        const int tiles = stream_tiles<S>(args.channels);
+        conv_stream_forward<S>
+            <<<static_cast<unsigned>(tiles * stream_blocks(args.tokens, kShortStrip)), kStreamThreads, 0, native(stream)>>>(
+                args, kShortStrip, tiles);
+        return;
+      }
+    }
     const bool aligned = args.channels % 4 == 0 && aligned8(args.x.data, args.x.row_stride, args.dtype) &&
                          aligned8(args.y.data, args.y.row_stride, args.dtype);
     with_form<S>(args.kernel, aligned, [&](auto taps, auto n) {
@@ -182,6 +201,17 @@ void causal_conv1d_backward(const CausalConv1dBackwardArgs& args, const StreamHa
   const std::int64_t strip = strip_tokens(args.tokens), strips = ceil_div(args.tokens, strip);
   with_storage(args.dtype, "causal_conv1d", [&](auto s) {
     using S = decltype(s);
+    if constexpr (!std::is_same_v<S, double>) {
+      if (streams(args, args.x, args.dy, args.dx)) {
+        const int tiles = stream_tiles<S>(args.channels), strip = backward_strip(args.tokens);
+        const std::int64_t blocks = stream_blocks(args.tokens, strip);
+        conv_stream_backward<S><<<static_cast<unsigned>(tiles * blocks), kStreamThreads, 0, native(stream)>>>(args, strip, tiles);
+        check_launch("causal_conv1d_backward");
+        if (args.dweight != nullptr)
+          add_partials<float>(args.workspace.data, blocks, args.kernel * args.channels, args.kernel, args.dweight, stream);
+        return;
+      }
+    }
     const bool aligned = args.channels % 4 == 0 && aligned8(args.x.data, args.x.row_stride, args.dtype) &&
                          aligned8(args.dy.data, args.dy.row_stride, args.dtype) &&
                          aligned8(args.dx.data, args.dx.row_stride, args.dtype);

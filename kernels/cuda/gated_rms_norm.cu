@@ -1,8 +1,9 @@
 // Gated RMSNorm of the delta rule's output on cuda (docs/gdn.md (8.1)-(8.3)): the norm is rounded to the storage type before the
-// gate.
+// gate. A row that fits into the registers of 16 threads or a warp, the usual case, is read once; other rows go by columns, twice.
 #include "kernels/gated_rms_norm.h"
 
 #include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/streams.cuh"
 
 namespace deltron::kernels::cuda {
 namespace {
@@ -115,6 +116,116 @@ __global__ void __launch_bounds__(kRowThreads) backward_kernel(GatedRmsNormBackw
   if (a.dweight != nullptr) write_strip<kGroup>(reinterpret_cast<C*>(memory), a.dim, static_cast<C*>(a.workspace.data));
 }
 
+// By twos, kept as they are stored: few registers, many rows under way.
+template <class S, int N, int kGroup>
+__global__ void __launch_bounds__(kRowThreads, 6) forward_registers_kernel(GatedRmsNormForwardArgs a) {
+  using C = Compute<S>;
+  constexpr int kPart = 2;
+  const int index = static_cast<int>(blockIdx.x) * (kRowThreads / kGroup) + static_cast<int>(threadIdx.x) / kGroup;
+  const int column = static_cast<int>(threadIdx.x) % kGroup * N;
+  const bool mine = index < static_cast<int>(a.rows * a.heads) && column < static_cast<int>(a.dim);
+  Pack<S, N> x{}, z{};
+  S* y = nullptr;
+  C weight[N] = {};
+  if (mine) {
+    const RowPlace place(a.heads, a.sequence_length, index);
+    x = read_pack<S, N>(static_cast<const S*>(a.x.data) + place.in(a.x) + column);
+    z = read_pack<S, N>(static_cast<const S*>(a.z.data) + place.in(a.z) + column);
+    y = static_cast<S*>(a.y.data) + place.in(a.y) + column;
+    load_parameter(a.weight, a.weight_dtype, column, weight);
+  }
+  C squares = 0;
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    const C value = widen(x.value[j]);
+    squares += value * value;
+  }
+  squares = group_sum<kGroup, C>(squares, nullptr);
+  if (!mine) return;
+  const C rstd = C(1) / sqrt(squares / static_cast<C>(a.dim) + static_cast<C>(a.epsilon));
+  if (a.rstd != nullptr && column == 0) static_cast<C*>(a.rstd)[index] = rstd;
+  const C shift = a.zero_centered ? C(1) : C(0);
+#pragma unroll
+  for (int i = 0; i < N; i += kPart) {
+    C value[kPart];
+#pragma unroll
+    for (int j = 0; j < kPart; ++j) value[j] = widen(x.value[i + j]) * rstd * (weight[i + j] + shift);
+    round_values<S>(value);
+#pragma unroll
+    for (int j = 0; j < kPart; ++j) {
+      const C gate = widen(z.value[i + j]);
+      value[j] *= gate * sigmoid_for<S>(gate);
+    }
+    put(x, i, value);
+  }
+  *reinterpret_cast<Pack<S, N>*>(y) = x;
+}
+
+// As backward_kernel; a thread's columns are the same in all its rows, so that weight and its gradient's sums stay in registers.
+template <class S, int N, int kGroup>
+__global__ void __launch_bounds__(kRowThreads, 4) backward_registers_kernel(GatedRmsNormBackwardArgs a, int strip) {
+  using C = Compute<S>;
+  extern __shared__ __align__(16) unsigned char memory[];
+  constexpr int kGroups = kRowThreads / kGroup;
+  const int rows = static_cast<int>(a.rows * a.heads), first = static_cast<int>(blockIdx.x) * strip;
+  const int end = rows - first > strip ? first + strip : rows;
+  const int group = static_cast<int>(threadIdx.x) / kGroup, column = static_cast<int>(threadIdx.x) % kGroup * N;
+  const bool inside = column < static_cast<int>(a.dim);
+  const C share = C(1) / static_cast<C>(a.dim);
+  C scale[N] = {}, sums[N] = {};
+  if (inside) {
+    load_parameter(a.weight, a.weight_dtype, column, scale);
+#pragma unroll
+    for (int j = 0; j < N; ++j) scale[j] += a.zero_centered ? C(1) : C(0);
+  }
+  for (int base = first; base < end; base += kGroups) {
+    const int index = base + group;
+    const bool mine = index < end && inside;
+    const RowPlace place(a.heads, a.sequence_length, mine ? index : first);
+    C value[N] = {}, gate[N] = {}, slope[N] = {}, rstd = 0;
+    if (mine) {
+      const Pack<S, N> x = read_pack<S, N>(static_cast<const S*>(a.x.data) + place.in(a.x) + column);
+      const Pack<S, N> z = read_pack<S, N>(static_cast<const S*>(a.z.data) + place.in(a.z) + column);
+      const Pack<S, N> dy = read_pack<S, N>(static_cast<const S*>(a.dy.data) + place.in(a.dy) + column);
+      rstd = static_cast<const C*>(a.rstd)[index];
+      unpack(x, value);
+      unpack(z, gate);
+      unpack(dy, slope);
+    }
+    C dot = 0, kept[N], gated[N];
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      value[j] *= rstd;  // the norm
+      kept[j] = value[j] * scale[j];
+      const C s = sigmoid_for<S>(gate[j]);
+      gated[j] = slope[j] * (gate[j] * s);
+      gate[j] = slope[j] * silu_derivative(gate[j], s);
+    }
+    if (a.round_gated) round_values<S>(gated);
+    round_values<S>(kept);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      gate[j] *= kept[j];
+      sums[j] = fma(gated[j], value[j], sums[j]);
+      gated[j] *= scale[j];
+      dot = fma(gated[j], value[j], dot);
+    }
+    const C mean = group_sum<kGroup, C>(dot, nullptr) * share;
+    if (!mine) continue;
+#pragma unroll
+    for (int j = 0; j < N; ++j) value[j] = rstd * (gated[j] - value[j] * mean);
+    write_pack(value, static_cast<S*>(a.dx.data) + place.in(a.dx) + column);
+    write_pack(gate, static_cast<S*>(a.dz.data) + place.in(a.dz) + column);
+  }
+  if (a.dweight == nullptr) return;
+  if (inside) {
+    C* mine = reinterpret_cast<C*>(memory) + group * static_cast<int>(a.dim) + column;
+#pragma unroll
+    for (int j = 0; j < N; ++j) mine[j] = sums[j];
+  }
+  write_strip<kGroup>(reinterpret_cast<C*>(memory), a.dim, static_cast<C*>(a.workspace.data));
+}
+
 }  // namespace
 
 void gated_rms_norm_forward(const GatedRmsNormForwardArgs& args, const StreamHandle& stream) {
@@ -130,6 +241,14 @@ void gated_rms_norm_forward(const GatedRmsNormForwardArgs& args, const StreamHan
                          heads_aligned16(args.y, args.dtype) && aligned16(args.weight) && args.dim % kVector<S> == 0;
     with_vector<S>(aligned, [&](auto n) {
       constexpr int kN = decltype(n)::value;
+      const auto by_registers = [&](auto g) {
+        constexpr int kGroup = decltype(g)::value;
+        forward_registers_kernel<S, kN, kGroup>
+            <<<static_cast<unsigned>(ceil_div(rows, kRowThreads / kGroup)), kRowThreads, 0, native(stream)>>>(args);
+      };
+      if constexpr (kN > 1) {
+        if (with_rows_in_registers<kN>(args, by_registers, args.x, args.z, args.y)) return;
+      }
       with_group(row_group(args.dim, kN), [&](auto g) {
         constexpr int kGroup = decltype(g)::value;
         forward_kernel<S, kN, kGroup>
@@ -163,6 +282,17 @@ void gated_rms_norm_backward(const GatedRmsNormBackwardArgs& args, const StreamH
                          heads_aligned16(args.dz, args.dtype) && aligned16(args.weight) && args.dim % kVector<S> == 0;
     with_vector<S>(aligned, [&](auto n) {
       constexpr int kN = decltype(n)::value;
+      const auto by_registers = [&](auto g) {
+        constexpr int kGroup = decltype(g)::value;
+        const auto kernel = backward_registers_kernel<S, kN, kGroup>;
+        const std::size_t shared =
+            args.dweight == nullptr ? 0 : prepare_shared(kernel, args.dim, kGroup, args.dtype, "gated_rms_norm");
+        kernel<<<static_cast<unsigned>(strip_count(rows)), kRowThreads, shared, native(stream)>>>(
+            args, static_cast<int>(strip_rows(rows)));
+      };
+      if constexpr (kN > 1) {
+        if (with_rows_in_registers<kN>(args, by_registers, args.x, args.z, args.dy, args.dx, args.dz)) return;
+      }
       with_group(row_group(args.dim, kN), [&](auto g) {
         constexpr int kGroup = decltype(g)::value;
         const auto kernel = backward_kernel<S, kN, kGroup>;

@@ -54,6 +54,44 @@ __device__ __forceinline__ void for_columns(std::int64_t cols, const F& f) {
   for (std::int64_t i = static_cast<std::int64_t>(threadIdx.x % kGroup) * N; i < cols; i += kGroup * N) f(i);
 }
 
+// Rows of heads in the registers of 16 threads or a warp, N values a thread: each input is read once.
+// (row, head) number `index` as sequence, row of it and head, in 32 bits (with_rows_in_registers sees to it).
+struct RowPlace {
+  int sequence = 0, row, head;
+  // sequence_length 0: all rows have one stride.
+  __device__ RowPlace(std::int64_t head_count, std::int64_t sequence_length, int index) {
+    const unsigned heads = static_cast<unsigned>(head_count), length = static_cast<unsigned>(sequence_length);
+    const unsigned all = static_cast<unsigned>(index) / heads;
+    head = static_cast<int>(static_cast<unsigned>(index) - all * heads);
+    row = static_cast<int>(all);
+    if (length != 0) {
+      sequence = static_cast<int>(all / length);
+      row = static_cast<int>(all - static_cast<unsigned>(sequence) * length);
+    }
+  }
+  template <class View>
+  __device__ std::int64_t in(const View& view) const {
+    const auto product = [](int count, std::int64_t stride) { return static_cast<std::int64_t>(count) * static_cast<int>(stride); };
+    return product(sequence, view.sequence_stride) + product(row, view.token_stride) + product(head, view.head_stride);
+  }
+};
+
+// f(group) where a row of a.dim values lies in the registers of a group and counts and strides fit into 32 bits; false where not.
+template <int N, class Args, class F, class... Views>
+bool with_rows_in_registers(const Args& a, const F& f, const Views&... views) {
+  constexpr std::int64_t kMost = 1 << 30;
+  const auto small = [&](const auto& view) {
+    return view.sequence_stride < kMost && view.token_stride < kMost && view.head_stride < kMost;
+  };
+  if (a.dim > 32 * N || a.rows * a.heads >= kMost || !(small(views) && ...)) return false;
+  if (a.dim <= 16 * N) {
+    f(std::integral_constant<int, 16>{});
+  } else {
+    f(std::integral_constant<int, 32>{});
+  }
+  return true;
+}
+
 // The strip's sums of all groups, in ascending order of groups, to partials[block][cols].
 template <int kGroup, class C>
 __device__ __forceinline__ void write_strip(const C* sums, std::int64_t cols, C* partials) {

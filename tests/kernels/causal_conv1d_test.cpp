@@ -118,6 +118,27 @@ TEST(CausalConv1d, gradients_agree_with_finite_differences_in_fp64) {
   check(p.weight, r.dweight);
 }
 
+// Rows wider than a warp moves at once, documents that end anywhere in a step of four tokens, strips cut by the end of the tokens.
+TEST(CausalConv1d, wide_rows_of_four_taps_match_the_reference_and_repeat) {
+  std::uint64_t seed = 53;
+  for (const std::vector<std::int64_t>& lengths : {std::vector<std::int64_t>{701}, {256, 1, 64, 3, 2, 190, 4, 5, 6, 61, 333}}) {
+    for (const std::int64_t channels : {264, 520}) {
+      for (const DType dtype : {DType::F32, DType::BF16}) {
+        ConvProblem p = make_conv(lengths, channels, 4, ++seed);
+        round_to(dtype, p.x), round_to(dtype, p.dy), round_to(dtype, p.weight);
+        const ConvReference expected = reference_causal_conv1d(p.offsets, channels, 4, true, p.x, p.weight, p.dy);
+        const ConvOutcome ours = run_conv(p, dtype, dtype, 2);
+        const double limit = dtype == DType::F32 ? 1e-6 : 3e-3;
+        EXPECT_LE(error_ratio(ours.y, expected.y), limit) << channels;
+        EXPECT_LE(error_ratio(ours.dx, expected.dx), limit) << channels;
+        EXPECT_LE(error_ratio(ours.dweight, expected.dweight), 1e-5) << channels;
+        EXPECT_EQ(ours.touched, 0);
+        EXPECT_EQ(run_conv(p, dtype, dtype, 1).bits, ours.bits);
+      }
+    }
+  }
+}
+
 TEST(CausalConv1d, weight_gradient_is_added_and_may_have_fp32_weights_beside_bf16_tokens) {
   ConvProblem p = make_conv({40, 90}, 6, 4, 51);
   round_to(DType::BF16, p.x), round_to(DType::BF16, p.dy), round_to(DType::F32, p.weight);

@@ -84,7 +84,7 @@ GatedOutcome run_gated(const GatedProblem& p, DType dtype, DType weight_dtype, i
 
 TEST(GatedRmsNorm, any_dims_views_and_dtypes_match_the_reference) {
   std::uint64_t seed = 0;
-  for (const std::int64_t dim : {1, 3, 16, 32, 50, 128}) {
+  for (const std::int64_t dim : {1, 3, 16, 32, 50, 128, 136, 256, 264}) {
     for (const DType dtype : {DType::F32, DType::F64, DType::BF16}) {
       for (const bool zero_centered : {false, true}) {
         for (const bool in_place : {false, true}) {

@@ -1,7 +1,10 @@
-# The delta rules on CUDA besides their GPU test: a benchmark, and the same test without a GPU, where fibers on the CPU run the kernels
+# The delta rules on CUDA besides their GPU test: benchmarks (of the kernels bound by memory too), and the same test without a GPU, where fibers on the
+# CPU run the kernels
 # (tests/support/cuda_emulation). Included from tests/kernels/CMakeLists.txt where the CUDA back end is built.
-add_executable(bench_delta_rule_cuda EXCLUDE_FROM_ALL gpu/bench_delta_rule.cpp)
-target_link_libraries(bench_delta_rule_cuda PRIVATE deltron::kernels CUDA::cudart_static deltron_options deltron_codegen deltron_warnings)
+foreach(bench delta_rule streaming)
+  add_executable(bench_${bench}_cuda EXCLUDE_FROM_ALL gpu/bench_${bench}.cpp)
+  target_link_libraries(bench_${bench}_cuda PRIVATE deltron::kernels CUDA::cudart_static deltron_options deltron_codegen deltron_warnings)
+endforeach()
 
 include(${PROJECT_SOURCE_DIR}/kernels/cuda/rule_sources.cmake)
 list(TRANSFORM DELTRON_CUDA_RULE_SOURCES PREPEND ${PROJECT_SOURCE_DIR}/kernels/)

@@ -19,18 +19,20 @@ struct Logger {
   std::shared_ptr<spdlog::sinks::stderr_color_sink_mt> terminal;
   std::shared_ptr<spdlog::logger> screen;
   std::shared_ptr<spdlog::logger> file;
+
+  Logger() {
+    const auto mode = stderr_style().colour ? spdlog::color_mode::always : spdlog::color_mode::never;
+    terminal = std::make_shared<spdlog::sinks::stderr_color_sink_mt>(mode);
+    screen = std::make_shared<spdlog::logger>("deltron", terminal);
+    screen->set_pattern("%v");
+    screen->set_level(spdlog::level::info);
+    screen->flush_on(spdlog::level::trace);
+  }
 };
 
+// Made by whoever logs first; several threads may come at once.
 Logger& logger() {
   static Logger instance;  // allow-listed global (tests/layering): the logger
-  if (!instance.screen) {
-    const auto mode = stderr_style().colour ? spdlog::color_mode::always : spdlog::color_mode::never;
-    instance.terminal = std::make_shared<spdlog::sinks::stderr_color_sink_mt>(mode);
-    instance.screen = std::make_shared<spdlog::logger>("deltron", instance.terminal);
-    instance.screen->set_pattern("%v");
-    instance.screen->set_level(spdlog::level::info);
-    instance.screen->flush_on(spdlog::level::trace);
-  }
   return instance;
 }
 

@@ -1,6 +1,7 @@
 // See signals.h. The handler only sets a flag (allow-listed global): everything else happens at poll points.
 #include "src/base/signals.h"
 
+#include <atomic>
 #include <csignal>
 #include <string>
 
@@ -11,11 +12,13 @@
 namespace deltron {
 namespace {
 
-volatile std::sig_atomic_t stop_flag = 0;
+// Signals may arrive on any thread, so the flag is an atomic; a lock-free one may be written by a handler.
+std::atomic<int> stop_flag = 0;
+static_assert(std::atomic<int>::is_always_lock_free);
 
 extern "C" void on_stop_signal(int number) {
-  if (stop_flag != 0 && number != SIGUSR1) _exit(128 + number);
-  stop_flag = number;
+  if (stop_flag.load() != 0 && number != SIGUSR1) _exit(128 + number);
+  stop_flag.store(number);
 }
 
 }  // namespace
@@ -35,8 +38,8 @@ void install_stop_signals() {
   sigprocmask(SIG_UNBLOCK, &ours, nullptr);
 }
 
-int stop_signal() { return stop_flag; }
-void clear_stop_signal() { stop_flag = 0; }
+int stop_signal() { return stop_flag.load(); }
+void clear_stop_signal() { stop_flag.store(0); }
 
 const char* signal_name(int number) {
   switch (number) {
@@ -48,7 +51,7 @@ const char* signal_name(int number) {
 }
 
 void poll_stop(const char* during) {
-  if (stop_flag != 0) throw StopRequested(std::string(signal_name(stop_flag)) + " during " + during);
+  if (const int number = stop_flag.load(); number != 0) throw StopRequested(std::string(signal_name(number)) + " during " + during);
 }
 
 }  // namespace deltron

@@ -8,7 +8,7 @@ namespace {
 using Modules = std::vector<std::string>;
 const Modules kAllModules = {"gdn_qkv", "gdn_core_attn", "core_attn", "attn_proj"};
 
-std::vector<bool> fusion_axis() { return {false, true}; }
+std::vector<Fusions> fusion_axis() { return {{false, false}, {false, true}, {true, false}, {true, true}}; }
 
 std::vector<Modules> region_sets() {
   const Modules parts = {"gdn_in_proj", "gdn_qkv", "gdn_norm_out", "gdn_core_attn"};
@@ -26,7 +26,7 @@ std::vector<Modules> region_sets() {
 
 void expect_counts(const OffloadKind& kind, const OffloadCase& what, const OffloadRecord& record) {
   // The wide block's: q, k, v and the projection's gates; fused, the gates of the rule as well.
-  const std::int64_t block = kind.fused ? (kind.variant == ExperimentalAttentionVariant::Gdn2 ? 5 : 4) : 2;
+  const std::int64_t block = kind.fused.pre_rule ? (kind.variant == ExperimentalAttentionVariant::Gdn2 ? 5 : 4) : 2;
   for (const auto& [region, count] : record.counters) {
     const std::int64_t forwards = what.steps * 2 * (region == "full" ? 4 / what.full_layers : 2);
     const bool discards = region == "gdn_in_proj" || region == "gdn_qkv" || region == "gdn_norm_out" || region == "gdn_qkv_block";
@@ -92,7 +92,7 @@ TEST_P(OffloadMatrix, every_legal_set_of_regions_and_modules_repeats_the_bits_an
       with_offload += modules.empty() ? 0 : 1;
     }
   }
-  EXPECT_GE(with_offload, kind.fused ? 11 : 20);  // gdn_qkv goes without the fused preparation
+  EXPECT_GE(with_offload, kind.fused.pre_rule ? 11 : 20);  // gdn_qkv goes without the fused preparation
 }
 
 TEST_P(OffloadMatrix, full_recompute_with_its_inputs_on_the_host_repeats_the_bits) {
@@ -132,7 +132,7 @@ TEST_P(OffloadMatrix, slow_copies_and_poisoned_memory_change_no_bit_from_the_fir
 
 std::vector<OffloadKind> kinds() {
   std::vector<OffloadKind> all;
-  for (bool fused : fusion_axis()) {
+  for (const Fusions& fused : fusion_axis()) {
     for (ExperimentalAttentionVariant variant : {ExperimentalAttentionVariant::Gdn, ExperimentalAttentionVariant::Gdn2}) {
       for (DType dtype : {DType::F32, DType::BF16}) {
         for (std::int64_t batch : {1, 2}) all.push_back({variant, dtype, batch, fused});
@@ -143,7 +143,7 @@ std::vector<OffloadKind> kinds() {
 }
 INSTANTIATE_TEST_SUITE_P(Kinds, OffloadMatrix, testing::ValuesIn(kinds()), [](const auto& kind) {
   return std::string(kind.param.variant == ExperimentalAttentionVariant::Gdn2 ? "gdn2_" : "gdn_") + dtype_name(kind.param.dtype) + "_batch_" +
-         std::to_string(kind.param.batch) + (kind.param.fused ? "_fused" : "");
+         std::to_string(kind.param.batch) + kind.param.fused.name();
 });
 
 Modules subset(const Modules& words, unsigned bits) {
@@ -157,7 +157,7 @@ Modules subset(const Modules& words, unsigned bits) {
 // What the validator lets pass, the layers run: all sets, not pairs alone.
 TEST(OffloadCombinations, every_set_that_the_table_allows_runs_and_repeats_the_bits) {
   const Modules regions = module_words(ModuleUse::Recompute);
-  for (bool fused : fusion_axis()) {
+  for (const Fusions& fused : fusion_axis()) {
     for (ExperimentalAttentionVariant variant : {ExperimentalAttentionVariant::Gdn, ExperimentalAttentionVariant::Gdn2}) {
       const OffloadKind kind{variant, DType::F32, 1, fused};
       OffloadCase what;
@@ -171,7 +171,7 @@ TEST(OffloadCombinations, every_set_that_the_table_allows_runs_and_repeats_the_b
         ran++;
         ASSERT_EQ(run_offload_case(kind, {5}, what).bits, plain.bits) << what.name();
       }
-      EXPECT_GT(ran, fused ? 80 : 100);
+      EXPECT_GT(ran, fused.pre_rule ? 80 : 100);
     }
   }
 }

@@ -156,40 +156,68 @@ TEST(OffloadLayers, evaluation_between_forward_and_backward_touches_nothing) {
   EXPECT_EQ(bits_of(values), expected);
 }
 
-TEST(OffloadLayers, the_two_stages_apart_give_the_bits_of_both_together) {
+// One mixer, both stages at once or apart; output, input gradient and every parameter's gradient, bit by bit.
+std::vector<std::uint64_t> mixer_bits(const OffloadKind& kind, const OffloadCase& what, bool apart) {
+  Context ctx(small_context());
+  OffloadManager& manager = ctx.slot<OffloadManager>();
+  manager.configure(ctx, moving(what.offload));
+  const TransformerConfig config = offload_config(kind, 66);
+  ParameterStore store;
+  LayerSetup setup;
+  setup.store = &store;
+  setup.config = &config;
+  const std::unique_ptr<GatedDeltaNet> mixer = kind.variant == ExperimentalAttentionVariant::Gdn2 ? std::make_unique<GatedDeltaNet2>(setup)
+                                                                                                 : std::make_unique<GatedDeltaNet>(setup);
+  store.materialise(ctx, true);
+  store.initialise(ctx, 3);
+  store.zero_main_gradients(ctx);
+  const auto layout = std::make_shared<const SequenceLayout>(SequenceLayout::dense(ctx, 1, 66));
+  const Tensor x = make_leaf(random_tensor(ctx, {66, 6}, DType::F32, 8), "x");
+  manager.begin_micro_batch(ctx);
+  const RecomputePlan plan = what.plan();
+  const Tensor y = apart ? mixer->forward_post_core_attn(ctx, mixer->forward_pre_attn_and_core_attn(ctx, x, layout, plan))
+                         : mixer->forward(ctx, x, layout, plan);
+  manager.end_forward(ctx);
+  EXPECT_EQ(manager.stats().groups_moved, static_cast<std::int64_t>(what.offload.size())) << what.name();
+  std::vector<std::uint64_t> bits = bits_of(ctx, y);
+  backward(ctx, {y}, {random_tensor(ctx, y.shape(), y.dtype(), 9)});
+  manager.reset(ctx);
+  for (const Tensor& part : {leaf_of(x)->gradient, store.gradient_buffer()}) {
+    const std::vector<std::uint64_t> more = bits_of(ctx, part);
+    bits.insert(bits.end(), more.begin(), more.end());
+  }
+  for (const std::string& region : what.recompute) EXPECT_EQ(recompute_counters(ctx, region).replayed, 1) << what.name() << "; " << region;
+  return bits;
+}
+
+TEST(OffloadLayers, the_two_stages_apart_give_the_bits_of_both_together_under_every_region_but_gdn_norm_out) {
+  const std::vector<std::string> parts = {"gdn_in_proj", "gdn_qkv", "gdn_core_attn", "gdn", "gdn_qkv_block", "gdn_norm_out"};
   for (ExperimentalAttentionVariant variant : {ExperimentalAttentionVariant::Gdn, ExperimentalAttentionVariant::Gdn2}) {
-    std::vector<std::vector<std::uint64_t>> results;
-    for (const std::vector<std::string>& offload : {std::vector<std::string>{}, {"gdn_qkv", "gdn_core_attn"}}) {
-      for (bool apart : {false, true}) {
-        Context ctx(small_context());
-        OffloadManager& manager = ctx.slot<OffloadManager>();
-        manager.configure(ctx, moving(offload));
-        const TransformerConfig config = offload_config({variant}, 66);
-        ParameterStore store;
-        LayerSetup setup;
-        setup.store = &store;
-        setup.config = &config;
-        const std::unique_ptr<GatedDeltaNet> mixer = variant == ExperimentalAttentionVariant::Gdn2 ? std::make_unique<GatedDeltaNet2>(setup)
-                                                                                                  : std::make_unique<GatedDeltaNet>(setup);
-        store.materialise(ctx, true);
-        store.initialise(ctx, 3);
-        store.zero_main_gradients(ctx);
-        const auto layout = std::make_shared<const SequenceLayout>(SequenceLayout::dense(ctx, 1, 66));
-        const Tensor x = make_leaf(random_tensor(ctx, {66, 6}, DType::F32, 8), "x");
-        manager.begin_micro_batch(ctx);
-        const Tensor y = apart ? mixer->forward_post_core_attn(ctx, mixer->forward_pre_attn_and_core_attn(ctx, x, layout)) : mixer->forward(ctx, x, layout);
-        manager.end_forward(ctx);
-        EXPECT_EQ(manager.stats().groups_moved, static_cast<std::int64_t>(offload.size()));
-        std::vector<std::uint64_t> bits = bits_of(ctx, y);
-        backward(ctx, {y}, {random_tensor(ctx, y.shape(), y.dtype(), 9)});
-        manager.reset(ctx);
-        for (const Tensor& part : {leaf_of(x)->gradient, store.gradient_buffer()}) {
-          const std::vector<std::uint64_t> more = bits_of(ctx, part);
-          bits.insert(bits.end(), more.begin(), more.end());
+    for (const Fusions& fused : {Fusions{}, Fusions{false, true}, Fusions{true, false}, Fusions{true, true}}) {
+      const OffloadKind kind{variant, DType::F32, 1, fused};
+      const std::vector<std::uint64_t> plain = mixer_bits(kind, {}, false);
+      int ran = 0, refused = 0;
+      for (unsigned mask = 0; mask < 1u << parts.size(); ++mask) {
+        OffloadCase what;
+        for (std::size_t i = 0; i < parts.size(); ++i) {
+          if ((mask >> i & 1u) != 0) what.recompute.push_back(parts[i]);
         }
-        results.push_back(bits);
-        EXPECT_EQ(results.back(), results.front());
+        if (!what.legal(fused)) continue;
+        for (const std::vector<std::string>& wanted : {std::vector<std::string>{}, {"gdn_qkv", "gdn_core_attn"}}) {
+          what.offload = legal_modules(what.recompute, wanted, fused);
+          if (!wanted.empty() && what.offload.empty()) continue;
+          EXPECT_EQ(mixer_bits(kind, what, false), plain) << what.name();
+          if (what.recompute.empty() || what.recompute.back() != "gdn_norm_out") {
+            ran++;
+            EXPECT_EQ(mixer_bits(kind, what, true), plain) << what.name() << ", apart";
+            continue;
+          }
+          refused++;
+          EXPECT_TRUE(contains(message_of([&] { mixer_bits(kind, what, true); }, ErrorCode::InvalidOpInput), {"E391", "gdn_norm_out", "two-stage"})) << what.name();
+        }
       }
+      EXPECT_GE(ran, fused.pre_rule ? 8 : 15);
+      EXPECT_GE(refused, fused.pre_rule ? 6 : 12);
     }
   }
 }

@@ -1,5 +1,6 @@
-// Recompute changes no bit: losses, the input gradient and every parameter's gradient, over a warm-up and two more steps of two
-// micro-batches with dropout on, for every legal set of regions. Every region that was asked for runs, frees and restores exactly once.
+// Recompute changes no bit: losses and every parameter's gradient, over a warm-up and two more steps of two micro-batches with dropout on,
+// for every legal set of regions. Every region that was asked for runs, frees and restores exactly once. The input gradient is compared in
+// offload_exactness_test.cpp, where every token has an id of its own.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -52,8 +52,10 @@ class MemoryTableCommand : public Command {
   ExitCode run(CommandIo& io) override {
     if (json_ && format_ != "auto" && format_ != "json") usage_error(name(), "--json and --format " + format_ + " exclude each other");
     refuse_what_has_no_effect();
-    if (chunk_ < 1) usage_error(name(), "--chunk-length is at least 1");
+    if (chunk_ < 1 || chunk_ > kLongestChunk) usage_error(name(), "--chunk-length is 1 to " + std::to_string(kLongestChunk));
+    if (setting_.min_offloaded_tensor_size < 1) usage_error(name(), "--min-offloaded-tensor-size is at least 1");
     setting_.dtype = dtype_ == "bf16" ? DType::BF16 : DType::F32;
+    setting_.published_chunk = chunk_;
     const DeviceKind device = device_ == "cpu" ? DeviceKind::Cpu : DeviceKind::Meta;
     MemoryReport report;
     report.device = device_;
@@ -78,7 +80,7 @@ class MemoryTableCommand : public Command {
     if (summary_ || fusion_ != "each" || device_ != "meta") {
       usage_error(name(), "--summary, --fusion and --device are for the measured tables", "leave them out, or ask for --all");
     }
-    const bool sizes = setting_ != MemorySetting() || variant_ != "both" || dtype_ != "bf16" || !lengths_.empty() || chunk_ != 64;
+    const bool sizes = setting_ != MemorySetting() || variant_ != "both" || dtype_ != "bf16" || !lengths_.empty() || chunk_ != kPublishedChunk;
     if (sizes && !as_published_) usage_error(name(), "--whole-block has the sizes of its own model", "leave the sizes out, or ask for --all");
   }
 
@@ -128,7 +130,8 @@ class MemoryTableCommand : public Command {
   MemorySetting setting_;
   std::string variant_ = "both", dtype_ = "bf16", fusion_ = "each", device_ = "meta", format_ = "auto", output_;
   std::vector<std::string> lengths_;
-  std::int64_t chunk_ = 64;
+  static constexpr std::int64_t kPublishedChunk = 64, kLongestChunk = 1024;
+  std::int64_t chunk_ = kPublishedChunk;
   bool summary_ = false, as_published_ = false, whole_block_ = false, all_ = false, json_ = false;
 };
 

@@ -1,4 +1,6 @@
 // `deltron train`: a YAML configuration to a trained run.
+#include <csignal>
+
 #include "src/base/human.h"
 #include "src/base/log.h"
 #include "src/config/loader.h"
@@ -62,6 +64,7 @@ class TrainCommand : public Command {
       io.out << "data        " << make_sample_source(data_options(config), Split::Train, samples)->describe() << "\n";
       return ExitCode::Done;
     }
+    std::signal(SIGPIPE, SIG_IGN);  // who reads the log may go away; the training goes on
     TrainOptions options;
     options.command = io.arguments;
     options.minutes = timed ? minutes_ : 0;

@@ -31,10 +31,12 @@ void install_stop_signals() {
   sigaction(SIGTERM, &action, nullptr);
   sigaction(SIGUSR1, &action, nullptr);
   sigaction(SIGINT, &action, nullptr);
+  struct sigaction before{};
+  if (sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // ignored under nohup
   // Launchers may start a program with these blocked; what arrived meanwhile is delivered now.
   sigset_t ours;
   sigemptyset(&ours);
-  for (int number : {SIGTERM, SIGUSR1, SIGINT}) sigaddset(&ours, number);
+  for (int number : {SIGTERM, SIGUSR1, SIGINT, SIGHUP}) sigaddset(&ours, number);
   sigprocmask(SIG_UNBLOCK, &ours, nullptr);
 }
 
@@ -46,6 +48,7 @@ const char* signal_name(int number) {
     case SIGTERM: return "SIGTERM";
     case SIGUSR1: return "SIGUSR1";
     case SIGINT: return "SIGINT";
+    case SIGHUP: return "SIGHUP";
     default: return "signal";
   }
 }

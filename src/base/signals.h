@@ -1,4 +1,5 @@
-// Stop requests: SIGTERM, SIGUSR1 and SIGINT set a flag that long work polls; a second SIGINT or SIGTERM ends at once.
+// Stop requests: SIGTERM, SIGUSR1, SIGINT and SIGHUP (a closed terminal) set a flag that long work polls; a second one ends at once, but for
+// SIGUSR1, which launchers may deliver more than once.
 #pragma once
 
 namespace deltron {

@@ -126,7 +126,7 @@ std::optional<CheckpointSummary> newest_complete(const std::vector<CheckpointSum
 std::string newest_complete_text(const std::vector<CheckpointSummary>& checkpoints) {
   const std::optional<CheckpointSummary> newest = newest_complete(checkpoints);
   if (!newest.has_value()) return "no complete checkpoint exists: --resume never starts anew";
-  return "newest complete: step " + std::to_string(newest->step) + ": --resume " + std::to_string(newest->step);
+  return "newest complete: step " + std::to_string(newest->step) + " (--resume " + std::to_string(newest->step) + " to train on, --step " + std::to_string(newest->step) + " to evaluate or generate)";
 }
 
 std::optional<std::int64_t> latest_step(const std::string& run) {

@@ -102,7 +102,10 @@ class Loop {
       outcome_.config_file = join_path(run_, changes.empty() ? kResolvedConfigFile : changed_config_file(progress_.step));
       record_command(run_, options_.command, session_.ctx->pool().threads());
       set_log_file(join_path(run_, "log.txt"));
-      metrics_.emplace(join_path(run_, kMetricsFile));
+      const std::string metrics = join_path(run_, kMetricsFile);
+      // A stop during an evaluation leaves the step saved and its evaluation unmade.
+      owes_evaluation_ = loaded_from_.empty() && progress_.step > 0 && evaluates_at(progress_.step) && !metrics_have(metrics, "eval", progress_.step);
+      metrics_.emplace(metrics);
       metrics_->write({{"event", "start"}, {"step", progress_.step}, {"consumed_samples", progress_.consumed_samples},
                        {"train_iters", config_.training.train_iters}, {"parameters", session_.model->parameters().count()},
                        {"threads", session_.ctx->pool().threads()}, {"instruction_set", instruction_set()},
@@ -262,6 +265,7 @@ class Loop {
   // save, end). progress_ counts what was read and found finite.
   void steps() {
     const std::int64_t total = config_.training.train_iters;
+    if (owes_evaluation_) run_evaluation();
     while (progress_.step + (ahead_ ? 1 : 0) < total) {
       poll_stop("training");
       const auto start = Clock::now();
@@ -274,13 +278,17 @@ class Loop {
       settle(step);
       ahead_.emplace(Ahead{std::move(launched), lr, 0});
       ahead_->seconds = seconds_since(start);
-      const bool last = step == total, evaluates = is_due(step, config_.training.eval_interval) || (last && config_.training.eval_interval > 0);
+      const bool last = step == total, evaluates = evaluates_at(step);
       const bool saves = !run_.empty() && is_due(step, config_.checkpoint.save_interval) && !last;
       if (last || evaluates || saves || is_due(step, config_.training.exit_interval)) settle(step);
       if (evaluates) run_evaluation();
       if (saves) save();
       if (!last) exit_if_due(step);
     }
+  }
+
+  bool evaluates_at(std::int64_t step) const {
+    return is_due(step, config_.training.eval_interval) || (step == config_.training.train_iters && config_.training.eval_interval > 0);
   }
 
   static bool is_due(std::int64_t step, std::int64_t interval) { return interval > 0 && step % interval == 0; }
@@ -385,34 +393,44 @@ class Loop {
       for (const auto& [layer, norm] : layers) entry["layer_grad_norms"][layer] = norm;
       metrics_->write(entry);
     }
-    if (!events_) return;
     tensorboard::Scalars scalars = {{"lm loss", line.loss}, {"learning-rate", line.lr}, {"grad-norm", line.gradient_norm},
                                     {"batch-size", static_cast<double>(config_.training.global_batch_size)}, {"world-size", 1.0},
                                     {"iteration-time", line.step_ms / 1000}, {"throughput", flops_per_second / 1e12},
                                     {"mem-allocated-bytes", static_cast<double>(session_.ctx->memory()->stats().current)},
                                     {"mem-max-allocated-bytes", static_cast<double>(line.memory)}};
     for (const auto& [layer, norm] : layers) scalars.emplace_back("grad-norm/" + layer, norm);
-    events_->write(line.step, scalars);
-    events_->write(progress_.consumed_samples, {{"lm loss vs samples", line.loss}, {"learning-rate vs samples", line.lr},
-                                                {"grad-norm vs samples", line.gradient_norm}});
+    write_events(line.step, scalars);
+    write_events(progress_.consumed_samples, {{"lm loss vs samples", line.loss}, {"learning-rate vs samples", line.lr},
+                                              {"grad-norm vs samples", line.gradient_norm}});
+  }
+
+  // A full disk ends the event file, not the training.
+  void write_events(std::int64_t step, const tensorboard::Scalars& scalars) {
+    if (!events_) return;
+    try {
+      events_->write(step, scalars);
+    } catch (const Error& error) {
+      events_.reset();
+      log_warning("the event file of TensorBoard ends here: " + error.text().values + "; the training goes on");
+    }
   }
 
   void run_evaluation() {
     EvaluateOptions options;
-    options.max_batches = config_.training.eval_iters;
+    options.max_batches = config_.training.eval_iters * (config_.training.global_batch_size / config_.training.micro_batch_size);
     outcome_.evaluation = evaluate(session_, options);
     for (const EvaluationResult& result : outcome_.evaluation) {
       log_info("evaluation at step " + std::to_string(progress_.step) + ": " + to_text(result));
       if (metrics_) {
         metrics_->write({{"event", "eval"}, {"step", progress_.step}, {"name", result.name}, {"val_loss", result.loss()},
-                         {"ppl", result.perplexity()}, {"accuracy", result.accuracy()}, {"bits_per_character", result.bits_per_character()},
+                         {"ppl", result.perplexity()}, {"accuracy", result.accuracy()},
+                         {"bits_per_character", result.characters > 0 ? nlohmann::ordered_json(result.bits_per_character()) : nlohmann::ordered_json()},
                          {"predictions", result.predictions}});
       }
-      if (events_) {  // several data sets: a tag each
-        const std::string tag = "lm loss validation" + (outcome_.evaluation.size() > 1 ? " (" + result.name + ")" : std::string());
-        events_->write(progress_.step, {{tag, result.loss()}, {tag + " ppl", result.perplexity()}});
-        events_->write(progress_.consumed_samples, {{tag + " vs samples", result.loss()}, {tag + " ppl vs samples", result.perplexity()}});
-      }
+      // Several data sets: a tag each.
+      const std::string tag = "lm loss validation" + (outcome_.evaluation.size() > 1 ? " (" + result.name + ")" : std::string());
+      write_events(progress_.step, {{tag, result.loss()}, {tag + " ppl", result.perplexity()}});
+      write_events(progress_.consumed_samples, {{tag + " vs samples", result.loss()}, {tag + " ppl vs samples", result.perplexity()}});
     }
   }
 
@@ -453,6 +471,7 @@ class Loop {
   TrainProgress progress_;
   TrainOutcome outcome_;
   std::int64_t saved_step_ = -1;
+  bool owes_evaluation_ = false;  // of the step that a stopped run was resumed at
   std::string loaded_from_;  // step folder of another run; "": none
   double ceiling_ = 0;
   std::deque<double> recent_;

@@ -344,7 +344,10 @@ TEST(MemoryTableCommand, what_cannot_be_is_a_usage_error) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
       {{"--seq-length", "0"}, "'0' is no --seq-length"},
       {{"--seq-length", "1k"}, "'1k' is no --seq-length"},
-      {{"--chunk-length", "0"}, "--chunk-length is at least 1"},
+      {{"--chunk-length", "0"}, "--chunk-length is 1 to 1024"},
+      {{"--chunk-length", "1000000000"}, "--chunk-length is 1 to 1024"},
+      {{"--min-offloaded-tensor-size", "-5"}, "--min-offloaded-tensor-size is at least 1"},
+      {{"--seq-length", "999999999", "--hidden-size", "999999999"}, "beyond any machine"},
       {{"--linear-num-value-heads", "24"}, "linear_num_value_heads"},
       {{"--hidden-size", "0"}, "hidden_size"},
       {{"--json", "--format", "text"}, "exclude each other"},

@@ -3,7 +3,10 @@
 #include "src/train/state_io.h"
 
 #include <cmath>
+#include <csignal>
 #include <limits>
+
+#include <sys/resource.h>
 
 #include "src/train/metrics.h"
 #include "tests/train/train_test_support.h"
@@ -143,6 +146,80 @@ TEST(RunFolder, other_text_under_the_same_prefix_is_reported_on_resume) {
   prepare_text(folder, "text", made_text(20, 600, 9));
   session.data_content = data_content(config);
   EXPECT_NE(update_fingerprint(session), before);
+}
+
+// Lines beyond the limit are lost, whole ones before and after stay readable.
+TEST(Metrics, a_full_disk_costs_lines_but_neither_the_run_nor_the_file) {
+  const TempFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  set_log_level(LogLevel::Error);
+  struct rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, SIG_IGN);
+  MetricsFile metrics(path);
+  metrics.write({{"event", "train"}, {"step", 1}});
+  struct rlimit tight = before;
+  tight.rlim_cur = read_file(path).size() + 10;
+  setrlimit(RLIMIT_FSIZE, &tight);
+  for (int step : {2, 3}) EXPECT_NO_THROW(metrics.write({{"event", "train"}, {"step", step}}));
+  setrlimit(RLIMIT_FSIZE, &before);
+  metrics.write({{"event", "eval"}, {"step", 4}});
+  std::vector<int> steps;
+  for (const nlohmann::json& line : metrics_lines(folder / "")) steps.push_back(line.at("step"));
+  EXPECT_EQ(steps, (std::vector<int>{1, 4}));
+  EXPECT_TRUE(metrics_have(path, "eval", 4));
+  EXPECT_FALSE(metrics_have(path, "eval", 1));
+  EXPECT_FALSE(metrics_have(folder / "missing.jsonl", "eval", 4));
+  EXPECT_NO_THROW(MetricsFile("/dev/full").write({{"event", "train"}, {"step", 1}}));
+}
+
+TEST(Metrics, half_a_line_that_a_crash_left_is_cut_off_when_the_run_goes_on) {
+  const TempFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  write_file_atomically(path, "{\"event\":\"train\",\"step\":1}\n{\"event\":\"tra");
+  MetricsFile(path).write({{"event", "train"}, {"step", 2}});
+  ASSERT_EQ(metrics_lines(folder / "").size(), 2U);
+  write_file_atomically(path, "{\"event\":\"tra");
+  MetricsFile(path).write({{"event", "train"}, {"step", 3}});
+  EXPECT_EQ(metrics_lines(folder / "").size(), 1U);
+}
+
+TEST(RunFolder, an_evaluation_that_a_stop_left_unmade_is_made_up_for_once) {
+  const TempFolder folder;
+  const std::string run = folder / "run";
+  const std::string prefix = prepare_text(folder, "text", made_text(40, 300));
+  const auto config = [&](const std::string& iterations) {
+    return tiny_config(prefix, {"training.train_iters=" + iterations, "training.eval_interval=3", "training.eval_iters=1", "checkpoint.save=" + run});
+  };
+  const TrainOutcome whole = run_training(config("6"));
+  ASSERT_EQ(metrics_lines(run, "eval").size(), 2U);
+  std::string kept;  // as if the stop had come during the last evaluation
+  for (const nlohmann::json& line : metrics_lines(run)) {
+    if (line.at("event") != "eval" || line.at("step") != 6) kept += line.dump() + "\n";
+  }
+  write_file_atomically(join_path(run, "metrics.jsonl"), kept);
+  const TrainOutcome again = run_training(config("6"));
+  EXPECT_TRUE(again.losses.empty());
+  ASSERT_EQ(again.evaluation.size(), 1U);
+  EXPECT_EQ(again.evaluation[0].nats, whole.evaluation[0].nats);
+  EXPECT_EQ(metrics_lines(run, "eval").size(), 2U);
+  EXPECT_TRUE(run_training(config("6")).evaluation.empty()) << "nothing is owed any more";
+}
+
+TEST(RunFolder, eval_iters_counts_global_batches_and_a_part_of_a_split_has_no_bits_per_character) {
+  const TempFolder folder;
+  const std::string prefix = prepare_text(folder, "text", made_text(200, 300));
+  std::map<int, std::int64_t> predictions;
+  for (const int batch : {2, 4, 8}) {
+    const std::string run = folder / ("run" + std::to_string(batch));
+    run_training(tiny_config(prefix, {"training.train_iters=5", "training.eval_interval=5", "training.eval_iters=1", "data.split=50,50,0",
+                                      "training.global_batch_size=" + std::to_string(batch), "checkpoint.save=" + run}));
+    const nlohmann::json eval = metrics_lines(run, "eval").at(0);
+    predictions[batch] = eval.at("predictions");
+    EXPECT_TRUE(eval.at("bits_per_character").is_null());
+  }
+  EXPECT_NEAR(static_cast<double>(predictions[4]) / static_cast<double>(predictions[2]), 2, 0.2);
+  EXPECT_NEAR(static_cast<double>(predictions[8]) / static_cast<double>(predictions[2]), 4, 0.4);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ class Stop : public ::testing::Test {
  protected:
   void SetUp() override {
     clear_stop_signal();
+    std::signal(SIGHUP, SIG_DFL);  // under nohup it is ignored, and then stays so
     install_stop_signals();
   }
   void TearDown() override { clear_stop_signal(); }
@@ -57,7 +58,7 @@ TEST_F(Stop, saves_reports_and_goes_on_to_the_same_bits) {
   const TrainOutcome whole = run_training(config(folder_ / "whole"));
   std::vector<double> losses;
   const std::string run = folder_ / "run";
-  for (int signal : {SIGTERM, SIGUSR1, SIGINT}) {
+  for (int signal : {SIGTERM, SIGUSR1, SIGINT, SIGHUP}) {
     TrainOutcome part;
     {
       const SignalAt sender(run, static_cast<std::int64_t>(losses.size()) + 3, signal);

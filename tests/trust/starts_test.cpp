@@ -390,6 +390,23 @@ TEST_F(Process, a_full_standard_output_is_noticed) {
   EXPECT_TRUE(newest_complete(list_checkpoints(config_.checkpoint.save))) << "the training itself was saved";
 }
 
+TEST_F(Process, closed_standard_streams_put_no_text_into_the_run_s_files) {
+  for (const std::string closed : {" <&- >&- 2>&-", " >&-", " 2>&-"}) {
+    remove_tree(config_.checkpoint.save);
+    EXPECT_EQ(shell(program("train -c " + path_) + (closed == " 2>&-" ? " > /dev/null" : "") + closed), 0) << closed;
+    std::istringstream metrics(read_file(join_path(config_.checkpoint.save, kMetricsFile)));
+    for (std::string line; std::getline(metrics, line);) EXPECT_TRUE(nlohmann::json::accept(line)) << closed << ": " << line;
+    EXPECT_EQ(read_file(join_path(config_.checkpoint.save, ".lock")), "") << closed;
+  }
+}
+
+TEST_F(Process, a_reader_of_the_log_that_goes_away_does_not_end_the_training) {
+  EXPECT_EQ(shell(program("train -c " + path_) + " 2>&1 >/dev/null | true"), 0);
+  const auto newest = newest_complete(list_checkpoints(config_.checkpoint.save));
+  ASSERT_TRUE(newest);
+  EXPECT_EQ(newest->step, 4);
+}
+
 TEST_F(Process, a_limit_of_file_sizes_is_met_like_a_full_disk) {
   const std::string errors = folder_ / "errors.txt";
   EXPECT_EQ(shell("(ulimit -f 16; " + program("train -c " + path_) + " > /dev/null)"), 8) << "and not killed by SIGXFSZ";

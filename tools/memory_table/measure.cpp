@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "src/train/capacity.h"
 #include "src/autograd/offload.h"
 #include "src/config/region_table.h"
 #include "src/config/validate.h"
@@ -213,7 +214,11 @@ RunConfig config_of(const MemorySetting& setting, const Fusion& fusion, const Me
   return config;
 }
 
-void check_setting(const MemorySetting& setting) { validate_or_throw(config_of(setting, {}, {})); }
+void check_setting(const MemorySetting& setting) {
+  const RunConfig config = config_of(setting, {}, {});
+  validate_or_throw(config);
+  require_plannable(config);
+}
 
 MeasuredTable measure(const MemorySetting& setting, const Fusion& fusion, DeviceKind device) {
   return measure_rows(setting, fusion, device, all_rows());

@@ -20,6 +20,7 @@ struct MemorySetting {
   std::int64_t conv_kernel = 4;
   DType dtype = DType::BF16;  // of weights and activations
   std::int64_t min_offloaded_tensor_size = 1048576;  // elements; smaller storages stay on the device
+  std::int64_t published_chunk = 64;  // of the published rule; nothing of ours follows from it
   bool operator==(const MemorySetting&) const = default;
 
   std::string variant() const { return second ? "gdn2" : "gdn"; }

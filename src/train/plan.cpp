@@ -41,6 +41,7 @@ Plan make_plan(const RunConfig& config) {
   const bool offloads = config.offload.fine_grained_activation_offloading;
   if (offloads) {  // the first iteration decides what moves, and is a part of every run
     train_step(session, batches, 1e-3);
+    require_offload_effect(session);
     plan.offload = offload_by_module(offload.table());
     plan.offload_text = offload_report(session);
   }

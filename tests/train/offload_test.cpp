@@ -141,13 +141,19 @@ TEST_F(OffloadTraining, the_table_of_the_first_iteration_goes_into_the_log) {
 
 TEST_F(OffloadTraining, a_module_whose_storages_are_all_too_small_is_refused_with_the_next_legal_value) {
   const RunConfig config = tiny_config(prefix_, hybrid("gdn") + offloading("gdn_qkv", 1048576));
-  try {
-    run_training(config);
-    FAIL() << "the option had no effect";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::ConfigNoEffect);
-    EXPECT_THAT(error.what(), ::testing::AllOf(::testing::HasSubstr("'gdn_qkv' offloads nothing"), ::testing::HasSubstr("4096 elements"),
-                                               ::testing::HasSubstr("min_offloaded_tensor_size: 4096 or less")));
+  for (const bool plans : {false, true}) {
+    try {
+      if (plans) {
+        make_plan(config);
+      } else {
+        run_training(config);
+      }
+      FAIL() << "the option had no effect";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::ConfigNoEffect);
+      EXPECT_THAT(error.what(), ::testing::AllOf(::testing::HasSubstr("'gdn_qkv' offloads nothing"), ::testing::HasSubstr("4096 elements"),
+                                                 ::testing::HasSubstr("min_offloaded_tensor_size: 4096 or less")));
+    }
   }
   const RunConfig largest = tiny_config(prefix_, hybrid("gdn") + offloading("gdn_qkv", 4096) + std::vector<std::string>{"training.train_iters=4"});
   EXPECT_EQ(run_training(largest).losses.size(), 4u);

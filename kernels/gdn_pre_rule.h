@@ -7,6 +7,9 @@
 
 namespace deltron::kernels {
 
+// What the kernels hold in registers and shared memory.
+inline constexpr std::int64_t kPreRuleTaps = 16, kPreRuleTapsCuda = 4, kPreRuleHeadDimCuda = 256;
+
 // What lies behind z in the projection's second storage, and so what the gates are.
 enum class PreRuleGates : std::uint8_t {
   Heads,     // gdn:  beta | alpha [tokens, Hv] each -> beta, g by value head

@@ -14,20 +14,6 @@ inline constexpr int kMostAttentionDim = 256;
 template <class C>
 inline constexpr int kAttentionTile = sizeof(C) == 8 ? 32 : 64;
 
-// Number of the document of token t, and where it begins.
-__device__ __forceinline__ std::int64_t document_of(const Documents& documents, std::int64_t t) {
-  std::int64_t low = 0, high = documents.count;
-  while (high - low > 1) {
-    const std::int64_t middle = (low + high) / 2;
-    if (documents.cu_seqlens[middle] <= t) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
-
 // Start and place of every token of a tile, worked out once a tile by its first threads.
 template <int kTile>
 struct TileTokens {

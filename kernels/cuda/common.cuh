@@ -214,4 +214,18 @@ void add_partials(const void* partials, std::int64_t count, std::int64_t cols, s
   check_launch("sum of partials");
 }
 
+// Number of the document of token t.
+__device__ __forceinline__ std::int64_t document_of(const Documents& documents, std::int64_t t) {
+  std::int64_t low = 0, high = documents.count;
+  while (high - low > 1) {
+    const std::int64_t middle = (low + high) / 2;
+    if (documents.cu_seqlens[middle] <= t) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
 }  // namespace deltron::kernels::cuda

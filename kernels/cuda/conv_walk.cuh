@@ -14,18 +14,7 @@ inline std::int64_t strip_tokens(std::int64_t tokens) {
 }
 
 // First offset beyond token t.
-__device__ __forceinline__ std::int64_t next_offset(const Documents& documents, std::int64_t t) {
-  std::int64_t low = 0, high = documents.count;  // cu_seqlens[low] <= t < cu_seqlens[high]
-  while (high - low > 1) {
-    const std::int64_t middle = (low + high) / 2;
-    if (documents.cu_seqlens[middle] <= t) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  return high;
-}
+__device__ __forceinline__ std::int64_t next_offset(const Documents& documents, std::int64_t t) { return document_of(documents, t) + 1; }
 
 // Walks the documents beside the tokens: how many tokens before the current one belong to its document.
 struct Reach {

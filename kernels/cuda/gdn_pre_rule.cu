@@ -7,7 +7,7 @@
 namespace deltron::kernels::cuda {
 namespace {
 
-constexpr int kTaps = 4;
+constexpr int kTaps = kPreRuleTapsCuda;
 constexpr int kWarps = 4;  // of a block
 
 // The head that a warp owns.
@@ -268,8 +268,8 @@ template <class Args>
 void check_pre_rule(const Args& args) {
   DELTRON_CHECK(args.kernel >= 1 && args.kernel <= kTaps, "gdn_pre_rule on cuda takes kernels of 1 to ", kTaps, ", not ",
                 args.kernel);
-  DELTRON_CHECK(args.key_dim <= 256 && args.value_dim <= 256, "gdn_pre_rule on cuda takes heads of up to 256, not ", args.key_dim,
-                " and ", args.value_dim);
+  DELTRON_CHECK(args.key_dim <= kPreRuleHeadDimCuda && args.value_dim <= kPreRuleHeadDimCuda, "gdn_pre_rule on cuda takes heads of up to ",
+                kPreRuleHeadDimCuda, ", not ", args.key_dim, " and ", args.value_dim);
   DELTRON_CHECK(args.tokens == 0 || args.documents.count > 0, "gdn_pre_rule needs documents");
   const std::int64_t* offsets = args.documents.host();
   DELTRON_CHECK(args.tokens == 0 || (offsets[0] == 0 && offsets[args.documents.count] == args.tokens),

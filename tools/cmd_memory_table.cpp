@@ -37,7 +37,7 @@ class MemoryTableCommand : public Command {
     options.value("--linear-conv-kernel-dim", setting_.conv_kernel, "N", "[4]");
     options.value("--min-offloaded-tensor-size", setting_.min_offloaded_tensor_size, "N", "elements; smaller storages stay on the device [1048576]");
     options.choice("--params-dtype", dtype_, {"bf16", "fp32"}, "weights and activations [bf16]");
-    options.value("--chunk-length", chunk_, "N", "chunk of the published rule [64]");
+    options.value("--chunk-length", setting_.published_chunk, "N", "chunk of the published rule [64]");
     options.choice("--fusion", fusion_, {"unfused", "output-norm", "pre-rule", "both", "each"}, "which fused kernels the layer runs [each]");
     options.choice("--device", device_, {"meta", "cpu"}, "meta counts storages and computes nothing; the bytes are the same [meta]");
     options.flag("--summary", summary_, "rows only: no storages, no explanations");
@@ -52,10 +52,9 @@ class MemoryTableCommand : public Command {
   ExitCode run(CommandIo& io) override {
     if (json_ && format_ != "auto" && format_ != "json") usage_error(name(), "--json and --format " + format_ + " exclude each other");
     refuse_what_has_no_effect();
-    if (chunk_ < 1 || chunk_ > kLongestChunk) usage_error(name(), "--chunk-length is 1 to " + std::to_string(kLongestChunk));
+    if (setting_.published_chunk < 1 || setting_.published_chunk > kLongestChunk) usage_error(name(), "--chunk-length is 1 to " + std::to_string(kLongestChunk));
     if (setting_.min_offloaded_tensor_size < 1) usage_error(name(), "--min-offloaded-tensor-size is at least 1");
     setting_.dtype = dtype_ == "bf16" ? DType::BF16 : DType::F32;
-    setting_.published_chunk = chunk_;
     const DeviceKind device = device_ == "cpu" ? DeviceKind::Cpu : DeviceKind::Meta;
     MemoryReport report;
     report.device = device_;
@@ -80,7 +79,7 @@ class MemoryTableCommand : public Command {
     if (summary_ || fusion_ != "each" || device_ != "meta") {
       usage_error(name(), "--summary, --fusion and --device are for the measured tables", "leave them out, or ask for --all");
     }
-    const bool sizes = setting_ != MemorySetting() || variant_ != "both" || dtype_ != "bf16" || !lengths_.empty() || chunk_ != kPublishedChunk;
+    const bool sizes = setting_ != MemorySetting() || variant_ != "both" || dtype_ != "bf16" || !lengths_.empty();
     if (sizes && !as_published_) usage_error(name(), "--whole-block has the sizes of its own model", "leave the sizes out, or ask for --all");
   }
 
@@ -101,7 +100,7 @@ class MemoryTableCommand : public Command {
     layer.setting.second = second;
     layer.setting.seq_length = length;
     check_setting(layer.setting);
-    layer.published = published_tensors(layer.setting, chunk_);
+    layer.published = published_tensors(layer.setting);
     if (!measured) return layer;
     for (const Fusion& fusion : all_fusions()) {
       if (fusion_ == "each" || fusion_ == fusion.name()) layer.tables.push_back(measure(layer.setting, fusion, device));
@@ -130,8 +129,7 @@ class MemoryTableCommand : public Command {
   MemorySetting setting_;
   std::string variant_ = "both", dtype_ = "bf16", fusion_ = "each", device_ = "meta", format_ = "auto", output_;
   std::vector<std::string> lengths_;
-  static constexpr std::int64_t kPublishedChunk = 64, kLongestChunk = 1024;
-  std::int64_t chunk_ = kPublishedChunk;
+  static constexpr std::int64_t kLongestChunk = 1024;
   bool summary_ = false, as_published_ = false, whole_block_ = false, all_ = false, json_ = false;
 };
 

@@ -30,6 +30,7 @@ MemorySetting odd_setting(bool second) {
   setting.value_dim = 7;
   setting.conv_kernel = 3;
   setting.dtype = DType::F32;
+  setting.published_chunk = 10;
   return setting;
 }
 
@@ -136,12 +137,13 @@ TEST(PublishedMemory, its_parts_are_those_of_the_known_analysis) {
 
 TEST(PublishedMemory, every_printed_formula_gives_the_bytes_at_any_setting) {
   for (const bool second : {false, true}) {
-    for (const MemorySetting& s : {published_setting(second), odd_setting(second)}) {
+    for (MemorySetting s : {published_setting(second), odd_setting(second)}) {
       for (const std::int64_t chunk : {64, 10, 1}) {
+        s.published_chunk = chunk;
         const std::map<std::string, std::int64_t> names = {
             {"S", s.seq_length}, {"B", s.micro_batch_size}, {"h", s.hidden_size}, {"Hk", s.key_heads}, {"Hv", s.value_heads}, {"K", s.key_dim},
             {"V", s.value_dim},  {"kc", s.conv_kernel},     {"C", chunk},         {"N", (s.seq_length + chunk - 1) / chunk}};
-        for (const PublishedTensor& tensor : published_tensors(s, chunk)) {
+        for (const PublishedTensor& tensor : published_tensors(s)) {
           EXPECT_EQ(tensor.bytes, Formula(tensor.formula, names).value() * static_cast<std::int64_t>(dtype_size(tensor.dtype)))
               << tensor.name << ": " << tensor.formula;
         }
@@ -164,7 +166,7 @@ TEST(PublishedMemory, sequence_2048_tells_output_and_weight_from_three_outputs) 
 
 TEST(PublishedMemory, an_odd_setting_agrees_with_sums_by_hand) {
   // S 37, B 3, h 22, Hk 2, Hv 6, K 5, V 7, kc 3, fp32; chunks of 10: 4 of them, 40 tokens with padding.
-  const std::vector<PublishedTensor> tensors = published_tensors(odd_setting(false), 10);
+  const std::vector<PublishedTensor> tensors = published_tensors(odd_setting(false));
   const std::int64_t projection = 2 * 10 + 2 * 42 + 2 * 6, conv = 2 * 10 + 42;
   const std::int64_t layer = 111 * 22 + projection * 22 + 111 * projection + 3 * conv * 37 + 3 * conv * 39 + conv * 3 + 111 * 6 + 111 * 42 + 111 * 42 +
                              111 * 6 + 111 * 42 + 22 * 42;
@@ -173,7 +175,7 @@ TEST(PublishedMemory, an_odd_setting_agrees_with_sums_by_hand) {
                             heads * 30 * 5 + heads * 40 * 5 + 4 * heads * 5 * 7 + 4 * heads * 40;
   EXPECT_EQ(bytes_of(tensors) - sum_of_rule(tensors), 4 * layer);
   EXPECT_EQ(sum_of_rule(tensors), 4 * rule);
-  const std::vector<PublishedTensor> second = published_tensors(odd_setting(true), 10);
+  const std::vector<PublishedTensor> second = published_tensors(odd_setting(true));
   const std::int64_t rule_2 = heads * 40 * (14 * 5 + 3 * 7) + heads * 4 * 100 + heads * 4 * (285 + 45) + heads * 4 * 100 + heads * 40 * 7 + 2 * heads * 40 * 5 +
                               4 * heads * 5 * 7 + heads * 4 * 5;
   EXPECT_EQ(sum_of_rule(second), 4 * rule_2);

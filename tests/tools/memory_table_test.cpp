@@ -322,11 +322,12 @@ TEST(MemoryTableCommand, every_setting_is_an_option) {
   ASSERT_EQ(parsed.at("layers").size(), 2u);
   MemorySetting setting = small_setting(true, DType::F32);
   setting.conv_kernel = 3;
+  setting.published_chunk = 16;
   const auto& layer = parsed.at("layers").at(0);
-  EXPECT_EQ(layer.at("published_bytes"), bytes_of(published_tensors(setting, 16)));
+  EXPECT_EQ(layer.at("published_bytes"), bytes_of(published_tensors(setting)));
   EXPECT_EQ(layer.at("fusions").size(), 1u);
   EXPECT_EQ(layer.at("fusions").at(0).at("rows").at(0).at("kept_bytes"), measure(setting, kUnfused, DeviceKind::Meta).baseline().kept_bytes);
-  EXPECT_EQ(layer.at("published").size(), published_tensors(setting, 16).size());
+  EXPECT_EQ(layer.at("published").size(), published_tensors(setting).size());
   EXPECT_EQ(parsed.at("layers").at(1).at("setting").at("seq_length"), 7);
   EXPECT_EQ(parsed.at("whole_block").at("plans").size(), 4u);
 }

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <memory>
 
-#include "src/train/capacity.h"
 #include "src/autograd/offload.h"
 #include "src/config/region_table.h"
 #include "src/config/validate.h"
 #include "src/nn/gdn2.h"
+#include "src/train/capacity.h"
 
 namespace deltron::tools {
 namespace {

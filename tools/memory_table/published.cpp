@@ -97,8 +97,8 @@ void add_substitution(List& list, const MemorySetting& s, std::int64_t chunks, s
   list.rule("substitution: rows", {heads, chunks, rows}, "B Hv N (C-1) C / 2");
 }
 
-void add_rule(List& list, const MemorySetting& s, std::int64_t chunk) {
-  const std::int64_t B = s.micro_batch_size, H = s.value_heads, K = s.key_dim, V = s.value_dim;
+void add_rule(List& list, const MemorySetting& s) {
+  const std::int64_t B = s.micro_batch_size, H = s.value_heads, K = s.key_dim, V = s.value_dim, chunk = s.published_chunk;
   const std::int64_t chunks = (s.seq_length + chunk - 1) / chunk, S = chunks * chunk;
   const std::vector<std::int64_t> wide_k = {B, H, S, K}, wide_v = {B, H, S, V}, pairs = {B, H, chunks, chunk, chunk}, one = {B, H, S};
   const std::string k = "B Hv N C K", v = "B Hv N C V", square = "B Hv N C C", gate = "B Hv N C";
@@ -139,10 +139,10 @@ void add_rule(List& list, const MemorySetting& s, std::int64_t chunk) {
 
 }  // namespace
 
-std::vector<PublishedTensor> published_tensors(const MemorySetting& setting, std::int64_t chunk) {
+std::vector<PublishedTensor> published_tensors(const MemorySetting& setting) {
   List list(setting);
   add_layer(list, setting);
-  add_rule(list, setting, chunk);
+  add_rule(list, setting);
   std::vector<PublishedTensor> tensors = list.take();
   // Gates that our fused preparation leaves for the rule.
   for (PublishedTensor& tensor : tensors) {

@@ -24,8 +24,8 @@ struct PublishedTensor {
   std::string why;                // why ours has another size
 };
 
-// `chunk`: tokens of a chunk of the rule; a last chunk that is not full is padded.
-std::vector<PublishedTensor> published_tensors(const MemorySetting& setting, std::int64_t chunk = 64);
+// A last chunk that is not full is padded.
+std::vector<PublishedTensor> published_tensors(const MemorySetting& setting);
 
 std::int64_t bytes_of(const std::vector<PublishedTensor>& tensors);
 // The regions of a row together ("gdn_in_proj", or all three); only those three are published.

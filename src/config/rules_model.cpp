@@ -160,7 +160,7 @@ const std::vector<Rule>& model_rules() {
       {"variant_has_a_layer", {202}, "a linear variant has at least one linear layer", variant_has_a_layer},
       {"linear_sizes_are_set", {12, 13, 14, 15}, "a linear variant has its head counts and head sizes", linear_sizes_are_set},
       {"value_heads_divide_by_key_heads", {16}, "linear_num_value_heads is a multiple of linear_num_key_heads", value_heads_divide_by_key_heads},
-      {"linear_keys_need_a_variant", {82, 203}, "keys of linear layers are set only with a linear variant", linear_keys_need_a_variant},
+      {"linear_keys_need_a_variant", {82, 203}, "keys of linear layers are set only with a linear variant; the fusions serve gdn and gdn2 (upstream: gdn)", linear_keys_need_a_variant},
       {"dt_bias_init_needs_gdn", {255}, "linear_dt_bias_init is set only with gdn", dt_bias_init_needs_gdn},
       {"heads_are_set", {204}, "a softmax layer has num_attention_heads", heads_are_set},
       {"softmax_keys_need_a_softmax_layer", {205}, "keys of softmax attention are set only where a layer has it", softmax_keys_need_a_softmax_layer},

@@ -91,7 +91,7 @@ const std::vector<Rule>& offload_rules() {
       {"offload_modules_are_unique", {104}, "offload_modules names each module once", offload_modules_are_unique},
       {"gdn_offload_needs_linear_layers",
        {49, 81},
-       "offload of the linear mixer goes with a model that has linear layers",
+       "offload of the linear mixer goes with a model that has linear layers; gdn and gdn2, fp32 and bf16, always deterministic (upstream: gdn in bf16)",
        gdn_offload_needs_linear_layers},
       {"core_attn_offload_needs_softmax_layers",
        {326},

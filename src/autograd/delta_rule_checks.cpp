@@ -1,29 +1,11 @@
 // See delta_rule_checks.h.
 #include "src/autograd/delta_rule_checks.h"
 
-#include "src/base/error.h"
-
 namespace deltron {
-namespace {
-
-void refuse(const char* op, const std::string& what, const std::string& values, const std::string& rule) {
-  throw Error(ErrorCode::InvalidOpInput, ErrorText{what, op, values, rule, "give tensors that match the declared options"});
-}
-
-}  // namespace
-
-void DeltaRuleChecks::require(bool condition, const std::string& what, const std::string& values, const std::string& rule) const {
-  if (!condition) refuse(op_, what, values, rule);
-}
-
 void DeltaRuleChecks::operand(const Tensor& tensor, const char* name, const Shape& expected) const {
-  require(tensor.defined(), std::string(name) + " is missing", "", "every input of the declared gate form is given");
-  require(tensor.shape() == expected, std::string("shape of ") + name, shape_text(tensor.shape()) + ", declared " + shape_text(expected),
-          "shapes follow the options and the offsets");
-  require(tensor.device() == ctx_.device(), std::string("device of ") + name,
-          std::string(device_name(tensor.device())) + ", the context's " + device_name(ctx_.device()), "all inputs are on the context's device");
-  require(tensor.stride(-1) == 1 || tensor.size(-1) == 1, std::string("last dimension of ") + name, "stride " + std::to_string(tensor.stride(-1)),
-          "the last dimension is contiguous");
+  given(tensor, name);
+  shape_is(tensor, name, expected);
+  rows(tensor, name);
   for (int dim = 0; dim + 1 < tensor.rank(); ++dim) {
     require(tensor.stride(dim) != 0 || tensor.size(dim) <= 1, std::string(name) + " is broadcast", "stride 0 in dimension " + std::to_string(dim),
             "every element has its own place");
@@ -33,14 +15,9 @@ void DeltaRuleChecks::operand(const Tensor& tensor, const char* name, const Shap
 void DeltaRuleChecks::gate(const Tensor& tensor, const char* name, const Shape& expected, bool has_dim, DType operands) const {
   if (has_dim) {
     operand(tensor, name, expected);
-  } else {
-    // A gate a head: the last dimension is that of the heads, of any stride.
-    require(tensor.defined(), std::string(name) + " is missing", "", "every input of the declared gate form is given");
-    require(tensor.shape() == expected, std::string("shape of ") + name, shape_text(tensor.shape()) + ", declared " + shape_text(expected),
-            "shapes follow the options and the offsets");
-    require(tensor.device() == ctx_.device(), std::string("device of ") + name,
-            std::string(device_name(tensor.device())) + ", the context's " + device_name(ctx_.device()),
-            "all inputs are on the context's device");
+  } else {  // a gate a head: the last dimension is that of the heads, of any stride
+    given(tensor, name);
+    shape_is(tensor, name, expected);
   }
   const DType dtype = tensor.dtype();
   const bool fits = operands == DType::F64 ? dtype == DType::F64 : dtype == DType::F32 || dtype == DType::BF16 || dtype == operands;
@@ -79,7 +56,7 @@ void DeltaRuleChecks::state(const Tensor& initial_state, const Shape& expected, 
   operand(initial_state, "initial_state", expected);
   require(initial_state.dtype() == compute, "dtype of initial_state", dtype_name(initial_state.dtype()),
           std::string("states are ") + dtype_name(compute));
-  require(initial_state.is_contiguous(), "initial_state is not contiguous", shape_text(initial_state.shape()), "states are contiguous");
+  whole(initial_state, "initial_state");
 }
 
 }  // namespace deltron

@@ -1,18 +1,17 @@
-// Checks that both delta rules make of their inputs: each condition has its own message (ErrorCode::InvalidOpInput) that names the
-// tensor, what it is and what the options declare. Metadata alone is read: no value, so nothing waits for a device. Knows no kernels.
+// Checks that both delta rules make of their inputs (op_checks.h says what such checks are). Knows no kernels.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "src/autograd/delta_rule_layout.h"
+#include "src/autograd/op_checks.h"
 
 namespace deltron {
 
-class DeltaRuleChecks {
+class DeltaRuleChecks : public OpChecks {
  public:
-  DeltaRuleChecks(const Context& ctx, const char* op) : ctx_(ctx), op_(op) {}
-  void require(bool condition, const std::string& what, const std::string& values, const std::string& rule) const;
+  DeltaRuleChecks(const Context& ctx, const char* op) : OpChecks(ctx, op, "give tensors that match the declared options") {}
 
   // A tensor of the declared shape on the context's device, whose last dimension (of the tensors that have one) is contiguous.
   void operand(const Tensor& tensor, const char* name, const Shape& expected) const;
@@ -46,9 +45,6 @@ class DeltaRuleChecks {
   void dtypes(const Tensor& q, const Tensor& k, const Tensor& v) const;
   void gate_parameter(const Tensor& tensor, const char* name, bool raw, DType compute, const Shape& expected) const;
   void state(const Tensor& initial_state, const Shape& expected, DType compute) const;
-
-  const Context& ctx_;
-  const char* op_;
 };
 
 }  // namespace deltron

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "kernels/causal_conv1d.h"
-#include "kernels/gated_rms_norm.h"
 #include "kernels/l2_norm.h"
 #include "src/autograd/delta_rule_checks.h"
 #include "src/autograd/parameter_gradient.h"
@@ -161,43 +160,6 @@ class GatedDeltaRuleNode : public Node {
   }
 };
 
-class GatedRmsNormNode : public Node {
- public:
-  using Node::Node;
-  SavedTensor x, z, weight, rstd;
-  NormOptions norm;
-  void backward(Context& ctx, BackwardCall& call) override {
-    const Tensor gate = z.get(), gamma = weight.get(), input = x.get(), statistics = rstd.get();
-    const Tensor dy = contiguous(ctx, call.output_gradient(0), "gradient");
-    const std::int64_t heads = gate.size(1);
-    Tensor dx = call.destination(0, input.shape(), input.dtype());
-    Tensor dz = call.destination(1, gate.shape(), gate.dtype());
-    ParameterGradient dgamma(ctx, call, 2, gamma.shape(), compute_dtype(input.dtype()), gamma.dtype());
-    kernels::GatedRmsNormBackwardArgs args;
-    args.rows = gate.size(0);
-    args.heads = heads;
-    args.dim = gate.size(2);
-    args.dtype = input.dtype();
-    args.x = head_view(input.split_last(heads));
-    args.z = head_view(gate);
-    args.dy = head_view(dy.split_last(heads));
-    args.weight = gamma.data();
-    args.weight_dtype = gamma.dtype();
-    args.zero_centered = norm.zero_centered;
-    args.rstd = statistics.data();
-    args.dx = mutable_head_view(dx.split_last(heads));
-    args.dz = mutable_head_view(dz);
-    args.dweight = dgamma.data();
-    DELTRON_LAUNCH_WITH_WORKSPACE(ctx, gated_rms_norm_backward, args);
-    dgamma.finish();
-    call.set_gradient(0, dx);
-    call.set_gradient(1, dz);
-  }
-  void release() override {
-    for (SavedTensor* saved : {&x, &z, &weight, &rstd}) saved->release();
-  }
-};
-
 void check_rule_inputs(const Context& ctx, const GatedDeltaRuleInputs& in, const LayoutPtr& layout, const GatedDeltaRuleOptions& options,
                        const char* op) {
   const DeltaRuleChecks checks(ctx, op);
@@ -315,41 +277,6 @@ GatedDeltaRuleResult gated_delta_rule(Context& ctx, const GatedDeltaRuleInputs& 
   result.out = recorder.output(result.out);
   if (result.final_state) result.final_state = recorder.output(*result.final_state);
   return result;
-}
-
-Tensor gated_rms_norm(Context& ctx, const Tensor& x, const Tensor& z, const Tensor& weight, const NormOptions& norm, const char* name) {
-  DELTRON_CHECK(x.rank() == 2 && z.rank() == 3 && x.size(1) == z.size(1) * z.size(2) && weight.rank() == 1 && weight.size(0) == z.size(2) &&
-                    x.dtype() == z.dtype(),
-                name, ": x ", shape_text(x.shape()), ", z ", shape_text(z.shape()), ", weight ", shape_text(weight.shape()));
-  const std::int64_t heads = z.size(1);
-  Tensor y = Tensor::empty(ctx, x.shape(), x.dtype(), name);
-  const Tensor rstd = Tensor::empty(ctx, {x.size(0), heads}, compute_dtype(x.dtype()), "rstd");
-  kernels::GatedRmsNormForwardArgs args;
-  args.rows = x.size(0);
-  args.heads = heads;
-  args.dim = z.size(2);
-  args.dtype = x.dtype();
-  args.x = head_view(x.split_last(heads));
-  args.z = head_view(z);
-  args.weight = weight.data();
-  args.weight_dtype = weight.dtype();
-  args.zero_centered = norm.zero_centered;
-  args.epsilon = norm.epsilon;
-  args.rstd = rstd.data();
-  args.y = mutable_head_view(y.split_last(heads));
-  DELTRON_LAUNCH(ctx, gated_rms_norm_forward, args);
-  if (!GraphRecorder::wanted(ctx, {x, z, weight})) return y;
-  auto node = std::make_shared<GatedRmsNormNode>(name);
-  node->norm = norm;
-  GraphRecorder recorder(ctx, node);
-  recorder.input(x, "x");
-  recorder.input(z, "z");
-  recorder.input(weight, "weight");
-  node->x = SavedTensor(ctx, x, std::string(name) + ".x");
-  node->z = SavedTensor(ctx, z, std::string(name) + ".z");
-  node->weight = SavedTensor(ctx, weight, "out_norm.weight");
-  node->rstd = SavedTensor(ctx, rstd, std::string(name) + ".rstd");
-  return recorder.output(y);
 }
 
 }  // namespace deltron

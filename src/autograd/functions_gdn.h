@@ -55,7 +55,4 @@ struct GatedDeltaRuleResult {
 GatedDeltaRuleResult gated_delta_rule(Context& ctx, const GatedDeltaRuleInputs& inputs, const LayoutPtr& layout,
                                       const GatedDeltaRuleOptions& options, const char* name);
 
-// (8.1): y [T,Hv*V] = rms_norm(x; weight [V]) * silu(z), per head; x [T,Hv*V], z [T,Hv,V] (a strided view).
-Tensor gated_rms_norm(Context& ctx, const Tensor& x, const Tensor& z, const Tensor& weight, const NormOptions& norm, const char* name);
-
 }  // namespace deltron

@@ -1,6 +1,6 @@
-// The two fusions of the linear mixers as differentiable functions (docs/gdn.md section 13), for gdn and gdn2: everything between in_proj
-// and the rule, and the gated output norm that reads its gate in place. Every forward call, a replay included, checks its inputs from
-// their metadata alone and refuses what it cannot do (ErrorCode::InvalidOpInput); nothing falls back to other kernels.
+// The fused preparation of the linear mixers as one differentiable function (docs/gdn.md section 13), for gdn and gdn2: everything between
+// in_proj and the rule. Every forward call, a replay included, checks its inputs from their metadata alone and refuses what it cannot do
+// (ErrorCode::InvalidOpInput); nothing falls back to other kernels. The other fusion is in functions_gated_norm.h.
 #pragma once
 
 #include "kernels/gdn_pre_rule.h"
@@ -33,13 +33,5 @@ struct GdnPreRuleResult {
 // Saves its inputs and nothing else; backward writes one whole gradient of qkv and its part of that of gates.
 GdnPreRuleResult gdn_pre_rule(Context& ctx, const GdnPreRuleInputs& inputs, const LayoutPtr& layout, const GdnPreRuleOptions& options,
                               const char* name);
-
-// (8.1) with x and gate read in place: gate [T,H,V] or [B,S,H,V] of any strides but the last; x of the gate's shape, likewise, or its
-// heads side by side as [T, H*V]. The output is contiguous, of x's shape. Saves x, gate, weight [V] and rstd.
-Tensor gdn_gated_output_norm(Context& ctx, const Tensor& x, const Tensor& gate, const Tensor& weight, const NormOptions& norm,
-                             const char* name);
-
-// A contiguous copy of gate [T,H,V], which the unfused output norm reads.
-Tensor gate_copy(Context& ctx, const Tensor& gate, const char* name);
 
 }  // namespace deltron

@@ -3,6 +3,7 @@
 // Gated DeltaNet-2 (gdn2.h) is the same mixer with other gates and another rule.
 #pragma once
 
+#include "src/autograd/functions_gated_norm.h"
 #include "src/autograd/functions_gdn_fused.h"
 #include "src/autograd/recompute.h"
 #include "src/nn/decode_cache.h"

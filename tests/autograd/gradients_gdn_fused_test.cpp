@@ -2,6 +2,7 @@
 // their inputs with its own message, on every forward and from metadata alone.
 #include <set>
 
+#include "src/autograd/functions_gated_norm.h"
 #include "src/autograd/functions_gdn2.h"
 #include "src/autograd/functions_gdn_fused.h"
 #include "src/autograd/recompute.h"

@@ -5,6 +5,7 @@
 
 #include "src/autograd/engine.h"
 #include "src/autograd/functions_attention.h"
+#include "src/autograd/functions_gated_norm.h"
 #include "src/autograd/functions_gdn.h"
 #include "src/tensor/ops.h"
 #include "tests/support/core_test.h"

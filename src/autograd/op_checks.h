@@ -1,19 +1,19 @@
-// What the fused functions demand of their inputs (docs/gdn.md section 13): read from metadata alone, so that a check costs no transfer
-// and holds on meta as well. Each condition has its own message. Knows no kernels.
+// What operations with declared options demand of their inputs (ErrorCode::InvalidOpInput): read from metadata alone, so that a check costs
+// no transfer and holds on meta as well. Each condition has its own message, which names the tensor, what it is and what was declared.
+// Knows no kernels.
 #pragma once
 
-#include <initializer_list>
 #include <string>
 
 #include "src/tensor/context.h"
-#include "src/tensor/sequence_layout.h"
 #include "src/tensor/tensor.h"
 
 namespace deltron {
 
-class FusionChecks {
+class OpChecks {
  public:
-  FusionChecks(const Context& ctx, const char* op) : ctx_(ctx), op_(op) {}
+  // `fix`: what to do about any of them.
+  OpChecks(const Context& ctx, const char* op, const char* fix) : ctx_(ctx), op_(op), fix_(fix) {}
 
   void require(bool condition, const std::string& what, const std::string& values, const std::string& rule) const;
   void given(const Tensor& tensor, const char* name) const;  // defined, and on the device of the context
@@ -24,9 +24,12 @@ class FusionChecks {
   void rows(const Tensor& tensor, const char* name) const;                                // last dimension contiguous
   void whole(const Tensor& tensor, const char* name) const;                               // contiguous
 
- private:
+ protected:
   const Context& ctx_;
+
+ private:
   const char* op_;
+  const char* fix_;
 };
 
 }  // namespace deltron

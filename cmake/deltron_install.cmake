@@ -1,4 +1,5 @@
-# cmake --install: the binary, the layers' static libraries, their headers (the source tree kept below include/deltron, so that
+# cmake --install: the binary with the shared libraries that it was linked with, so that bin/ and lib/ run elsewhere (what they ask of the
+# other machine: an x86-64 Linux with the C and C++ run-time libraries of this compiler or newer); the layers' static libraries, their headers (the source tree kept below include/deltron, so that
 # #include "src/..." works for consumers too) and a package config for find_package(deltron).
 # Exported: deltron::<layer> for every layer. Libraries of others are found anew by deltron_dependencies.cmake, which is installed
 # with the config, so that the package holds no path of this machine.
@@ -8,7 +9,19 @@ set(deltron_config_folder ${CMAKE_INSTALL_LIBDIR}/cmake/deltron)
 
 if(TARGET deltron)
   set_target_properties(deltron PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
-  install(TARGETS deltron RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  file(RELATIVE_PATH deltron_libraries_from_binary /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
+  # RPATH, not RUNPATH: it holds for what the bundled libraries need, too.
+  set_target_properties(deltron PROPERTIES INSTALL_RPATH "$ORIGIN/${deltron_libraries_from_binary}")
+  target_link_options(deltron PRIVATE -Wl,--disable-new-dtags)
+  # The C and C++ run-time libraries stay the other machine's: libraries opened at run time (cuBLASLt, cuDNN, NCCL) may need newer ones.
+  install(TARGETS deltron RUNTIME_DEPENDENCIES
+      PRE_EXCLUDE_REGEXES "^ld-linux" "^lib(c|m|dl|rt|pthread|stdc\\+\\+|gcc_s)\\.so" "^lib(cuda|nvidia)"
+    RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/deltron)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/configs DESTINATION ${CMAKE_INSTALL_DATADIR}/deltron FILES_MATCHING PATTERN "*.yaml")
+  install(CODE "set(deltron_binary \"${CMAKE_INSTALL_BINDIR}/deltron\")\nset(deltron_notices \"${CMAKE_INSTALL_DATADIR}/doc/deltron\")")
+  install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/install_notices.cmake)
 endif()
 
 set_target_properties(deltron_options PROPERTIES EXPORT_NAME options)

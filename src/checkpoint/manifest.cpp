@@ -1,6 +1,7 @@
 // See manifest.h.
 #include "src/checkpoint/manifest.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -72,14 +73,57 @@ ManifestFileEntry parse_file(const json& value, const std::string& where) {
   return file;
 }
 
-ManifestTensor parse_tensor(const json& value, const std::string& where) {
+std::vector<std::int64_t> sizes_of(const json& object, const char* key, const std::string& where) {
+  std::vector<std::int64_t> sizes;
+  for (const json& size : list_of(object, key, where)) sizes.push_back(whole_of(size, key, where));
+  return sizes;
+}
+
+// The product of sizes, or an error where 64 bits do not hold it.
+void check_count(const std::vector<std::int64_t>& shape, const std::string& name, const std::string& where) {
+  std::int64_t count = 1;
+  for (const std::int64_t size : shape) {
+    if (__builtin_mul_overflow(count, size, &count)) fail(where, "tensor '" + name + "' has more elements than can be counted", shape_text(shape));
+  }
+}
+
+ManifestTensor parse_tensor(const json& value, std::int64_t version, const std::string& where) {
   ManifestTensor tensor;
   tensor.name = text_of(value, "name", where);
   tensor.dtype = dtype_from_name(text_of(value, "dtype", where), where);
-  for (const json& size : list_of(value, "shape", where)) tensor.shape.push_back(whole_of(size, "shape", where));
-  tensor.file = text_of(value, "file", where);
-  tensor.hash = hash_of(value, where);
+  tensor.shape = sizes_of(value, "shape", where);
+  check_count(tensor.shape, tensor.name, where);
+  if (version < 2 || value.find("pieces") == value.end()) {
+    tensor.file = text_of(value, "file", where);
+    tensor.hash = hash_of(value, where);
+    return tensor;
+  }
+  std::vector<Block> blocks;
+  for (const json& piece : list_of(value, "pieces", where)) {
+    blocks.push_back({sizes_of(piece, "offset", where), sizes_of(piece, "shape", where)});
+    tensor.pieces.push_back({blocks.back(), text_of(piece, "file", where), hash_of(piece, where)});
+  }
+  const std::string fault = why_not_tiling(tensor.shape, blocks);
+  if (!fault.empty()) fail(where, "the pieces of tensor '" + tensor.name + "' do not make it up", fault);
   return tensor;
+}
+
+std::string place_text(const std::string& file, const std::string& hash) {
+  return "\"file\": " + json_quoted(file) + ", \"hash\": \"" + hash + "\"";
+}
+
+std::string tensor_text(const ManifestTensor& tensor) {
+  std::string text = "{\"name\": " + json_quoted(tensor.name) + ", \"dtype\": \"" + dtype_name(tensor.dtype) + "\", \"shape\": " +
+                     json(tensor.shape).dump() + ", ";
+  if (tensor.pieces.empty()) return text + place_text(tensor.file, tensor.hash) + "}";
+  text += "\"pieces\": [";
+  const char* comma = "\n ";
+  for (const ManifestPiece& piece : tensor.pieces) {
+    text += comma + ("{\"offset\": " + json(piece.block.offset).dump()) + ", \"shape\": " + json(piece.block.shape).dump() + ", " +
+            place_text(piece.file, piece.hash) + "}";
+    comma = ",\n ";
+  }
+  return text + "]}";
 }
 
 // JSON has no NaN and no infinity: they would come back as null.
@@ -101,6 +145,11 @@ DType dtype_from_name(std::string_view name, const std::string& where) {
   fail(where, "unknown dtype", std::string(name));
 }
 
+std::vector<ManifestPiece> pieces_of(const ManifestTensor& tensor) {
+  if (!tensor.pieces.empty()) return tensor.pieces;
+  return {{whole_block(tensor.shape), tensor.file, tensor.hash}};
+}
+
 std::uint64_t total_bytes(const Manifest& manifest) {
   std::uint64_t sum = 0;
   for (const ManifestFileEntry& file : manifest.files) sum += file.bytes;
@@ -110,7 +159,8 @@ std::uint64_t total_bytes(const Manifest& manifest) {
 std::string compose_manifest(Manifest& manifest) {
   DELTRON_CHECK(manifest.state.is_object(), "checkpoint state is not an object");
   check_finite(manifest.state);
-  std::string rest = "\"format\": \"deltron-checkpoint\",\n\"version\": " + std::to_string(kManifestVersion);
+  const bool in_pieces = std::any_of(manifest.tensors.begin(), manifest.tensors.end(), [](const ManifestTensor& t) { return !t.pieces.empty(); });
+  std::string rest = "\"format\": \"deltron-checkpoint\",\n\"version\": " + std::to_string(in_pieces ? kManifestVersion : 1);
   rest += ",\n\"step\": " + std::to_string(manifest.step) + ",\n\"save_number\": " + std::to_string(manifest.save_number);
   rest += ",\n\"created_unix\": " + std::to_string(manifest.created_unix) + ",\n\"files\": [";
   const char* comma = "\n";
@@ -122,9 +172,7 @@ std::string compose_manifest(Manifest& manifest) {
   rest += "],\n\"tensors\": [";
   comma = "\n";
   for (const ManifestTensor& tensor : manifest.tensors) {
-    rest += comma + ("{\"name\": " + json_quoted(tensor.name)) + ", \"dtype\": \"" + dtype_name(tensor.dtype) +
-            "\", \"shape\": " + json(tensor.shape).dump() + ", \"file\": " + json_quoted(tensor.file) + ", \"hash\": \"" +
-            tensor.hash + "\"}";
+    rest += comma + tensor_text(tensor);
     comma = ",\n";
   }
   rest += "],\n\"state\": " + manifest.state.dump(1) + "}\n";
@@ -147,10 +195,10 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   const json root = parse_json_strict(text, where, ErrorCode::ManifestInvalid);
   if (text_of(root, "format", where) != "deltron-checkpoint") fail(where, "is not a checkpoint manifest");
   const std::int64_t version = whole_at(root, "version", where);
-  if (version != kManifestVersion) {
+  if (version < 1 || version > kManifestVersion) {
     throw Error(ErrorCode::ManifestInvalid,
                 ErrorText{"format version is not supported", where, "version " + std::to_string(version),
-                          "version " + std::to_string(kManifestVersion), "use the Deltron version that wrote it"});
+                          "versions 1 to " + std::to_string(kManifestVersion), "use the Deltron version that wrote it"});
   }
   manifest.step = whole_at(root, "step", where);
   manifest.save_number = whole_at(root, "save_number", where);
@@ -162,10 +210,12 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   }
   std::set<std::string> tensors;
   for (const json& value : list_of(root, "tensors", where)) {
-    manifest.tensors.push_back(parse_tensor(value, where));
+    manifest.tensors.push_back(parse_tensor(value, version, where));
     const ManifestTensor& tensor = manifest.tensors.back();
     if (!tensors.insert(tensor.name).second) fail(where, "tensor named twice", tensor.name);
-    if (files.count(tensor.file) == 0) fail(where, "tensor '" + tensor.name + "' lies in a file that is not listed", tensor.file);
+    for (const ManifestPiece& piece : pieces_of(tensor)) {
+      if (files.count(piece.file) == 0) fail(where, "tensor '" + tensor.name + "' lies in a file that is not listed", piece.file);
+    }
   }
   manifest.state = member(root, "state", where);
   if (!manifest.state.is_object()) fail(where, "'state' is not an object");

@@ -10,10 +10,12 @@
 #include <nlohmann/json.hpp>
 
 #include "src/base/dtype.h"
+#include "src/checkpoint/blocks.h"
 
 namespace deltron {
 
-inline constexpr int kManifestVersion = 1;
+// Version 2 adds tensors in pieces; a manifest without any is written as version 1.
+inline constexpr int kManifestVersion = 2;
 inline constexpr const char* kManifestFile = "manifest.json";
 
 struct ManifestFileEntry {
@@ -22,13 +24,24 @@ struct ManifestFileEntry {
   std::string hash;
 };
 
-struct ManifestTensor {
-  std::string name;
-  DType dtype = DType::F32;
-  std::vector<std::int64_t> shape;
+// A block of a tensor that several ranks wrote: it stands in `file` under block_name().
+struct ManifestPiece {
+  Block block;
   std::string file;
   std::string hash;
 };
+
+struct ManifestTensor {
+  std::string name;
+  DType dtype = DType::F32;
+  std::vector<std::int64_t> shape;  // of the whole tensor
+  std::string file;                 // where it lies in one piece
+  std::string hash;
+  std::vector<ManifestPiece> pieces = {};  // otherwise: they cover it exactly once
+};
+
+// The pieces of any tensor; one that lies in one piece has that one.
+std::vector<ManifestPiece> pieces_of(const ManifestTensor& tensor);
 
 struct Manifest {
   std::int64_t step = 0;

@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "src/base/check.h"
 #include "src/base/hash.h"
 #include "src/checkpoint/catalog.h"
 
@@ -64,31 +65,64 @@ std::vector<std::string> CheckpointReader::names() const {
   return names;
 }
 
-HostView CheckpointReader::view(const std::string& name) const {
+const ManifestTensor& CheckpointReader::tensor(const std::string& name) const {
   const auto found = tensors_.find(name);
-  if (found == tensors_.end()) {
-    throw Error(ErrorCode::TensorNotFound,
-                ErrorText{"no tensor '" + name + "'", path_, "", "", "nearest names: " + nearest_names(name, names())});
-  }
-  const ManifestTensor& tensor = *found->second;
-  const HostView view = files_.at(tensor.file)->view(name);
-  if (view.dtype != tensor.dtype || view.shape != tensor.shape ||
-      (check_hashes_ && hash_text(hash64(view.data, view.bytes)) != tensor.hash)) {
+  if (found != tensors_.end()) return *found->second;
+  throw Error(ErrorCode::TensorNotFound,
+              ErrorText{"no tensor '" + name + "'", path_, "", "", "nearest names: " + nearest_names(name, names())});
+}
+
+void CheckpointReader::require_shape(const ManifestTensor& tensor, const std::vector<std::int64_t>& shape) const {
+  if (tensor.shape == shape) return;
+  throw Error(ErrorCode::TensorShapeMismatch, ErrorText{"tensor '" + tensor.name + "' has another shape", path_,
+                                                        "found " + shape_text(tensor.shape) + ", expected " + shape_text(shape),
+                                                        "", "use the model configuration that the checkpoint was made with"});
+}
+
+HostView CheckpointReader::piece_view(const ManifestTensor& tensor, const ManifestPiece& piece) const {
+  const std::string entry = block_name(tensor.name, piece.block, tensor.shape);
+  const SafetensorsFile& file = *files_.at(piece.file);
+  const bool there = file.contains(entry);
+  const HostView view = there ? file.view(entry) : HostView{};
+  const std::string key = piece.file + "/" + entry;
+  const bool known = !check_hashes_ || checked_.count(key) != 0;
+  if (!there || view.dtype != tensor.dtype || view.shape != piece.block.shape || (!known && hash_text(hash64(view.data, view.bytes)) != piece.hash)) {
     throw Error(ErrorCode::CheckpointCorrupted,
-                ErrorText{"tensor '" + name + "' does not match its hash", path_, tensor.file, "",
+                ErrorText{"tensor '" + tensor.name + "' does not match its hash", path_, piece.file, "",
                           "resume from an older step; 'deltron checkpoint verify' lists every fault"});
   }
+  checked_.insert(key);
   return view;
 }
 
+HostView CheckpointReader::view(const std::string& name) const {
+  const ManifestTensor& found = tensor(name);
+  if (found.pieces.empty()) return piece_view(found, pieces_of(found)[0]);
+  auto [place, fresh] = assembled_.try_emplace(name);
+  if (fresh) place->second = read_block(name, found.shape, whole_block(found.shape));
+  return place->second.view();
+}
+
 HostView CheckpointReader::view(const std::string& name, const std::vector<std::int64_t>& shape) const {
-  const HostView found = view(name);
-  if (found.shape != shape) {
-    throw Error(ErrorCode::TensorShapeMismatch, ErrorText{"tensor '" + name + "' has another shape", path_,
-                                                          "found " + shape_text(found.shape) + ", expected " + shape_text(shape),
-                                                          "", "use the model configuration that the checkpoint was made with"});
+  require_shape(tensor(name), shape);
+  return view(name);
+}
+
+HostArray CheckpointReader::read_block(const std::string& name, const std::vector<std::int64_t>& shape, const Block& block) const {
+  const ManifestTensor& found = tensor(name);
+  require_shape(found, shape);
+  HostArray array = make_array(name, found.dtype, block.shape);
+  const auto element_bytes = static_cast<std::int64_t>(dtype_size(found.dtype));
+  std::int64_t copied = 0;
+  for (const ManifestPiece& piece : pieces_of(found)) {
+    bool meets = true;
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+      meets = meets && piece.block.offset[d] < block.offset[d] + block.shape[d] && block.offset[d] < piece.block.offset[d] + piece.block.shape[d];
+    }
+    if (meets) copied += copy_common(piece.block, piece_view(found, piece).data, block, array.bytes.data(), element_bytes);
   }
-  return found;
+  DELTRON_CHECK_EQ(copied, element_count(block.shape), "elements read of '", name, "', block at ", shape_text(block.offset));
+  return array;
 }
 
 void CheckpointReader::require_names(const std::vector<std::string>& wanted, bool weights_only) const {

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,19 +24,28 @@ class CheckpointReader {
   std::vector<std::string> names() const;  // sorted
   bool contains(const std::string& name) const { return tensors_.count(name) != 0; }
 
-  // Throws TensorNotFound (with nearest names) or CheckpointCorrupted (with the tensor). The view lives as long as the reader.
+  // The whole tensor, put together first where it lies in pieces. Throws TensorNotFound (with nearest names) or CheckpointCorrupted (with the
+  // tensor). The view lives as long as the reader.
   HostView view(const std::string& name) const;
   // The same, and the shape must be this one.
   HostView view(const std::string& name, const std::vector<std::int64_t>& shape) const;
   HostArray read(const std::string& name) const { return copy_of(view(name)); }
+  // A block of a tensor that must have this whole shape, whatever blocks it was written in; only the pieces that it needs are read.
+  HostArray read_block(const std::string& name, const std::vector<std::int64_t>& shape, const Block& block) const;
 
   // The checkpoint must hold exactly these names (or, for `weights_only`, at least these); all faults in one error.
   void require_names(const std::vector<std::string>& names, bool weights_only = false) const;
 
  private:
+  const ManifestTensor& tensor(const std::string& name) const;
+  void require_shape(const ManifestTensor& tensor, const std::vector<std::int64_t>& shape) const;
+  HostView piece_view(const ManifestTensor& tensor, const ManifestPiece& piece) const;  // checked against its hash once
+
   std::string path_;
   bool check_hashes_;
   Manifest manifest_;
+  mutable std::set<std::string> checked_;               // entries that matched their hash, as FILE/NAME
+  mutable std::map<std::string, HostArray> assembled_;  // whole tensors that view() put together
   std::map<std::string, const ManifestTensor*> tensors_;
   std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;
 };

@@ -54,8 +54,12 @@ std::string to_text(const InspectReport& report) {
   std::size_t width = 0;
   for (const ManifestTensor& tensor : manifest.tensors) width = std::max(width, tensor.name.size());
   for (const ManifestTensor& tensor : manifest.tensors) {
-    text += "  " + padded(tensor.name, width) + "  " + padded(dtype_name(tensor.dtype), 5) + "  " +
-            padded(shape_text(tensor.shape), 16) + "  " + tensor.hash + "  " + tensor.file + "\n";
+    text += "  " + padded(tensor.name, width) + "  " + padded(dtype_name(tensor.dtype), 5) + "  " + padded(shape_text(tensor.shape), 16) + "  ";
+    text += tensor.pieces.empty() ? tensor.hash + "  " + tensor.file + "\n" : std::to_string(tensor.pieces.size()) + " pieces\n";
+    for (const ManifestPiece& piece : tensor.pieces) {
+      text += "    at " + padded(shape_text(piece.block.offset), 16) + "  " + padded(shape_text(piece.block.shape), 16) + "  " + piece.hash + "  " +
+              piece.file + "\n";
+    }
   }
   return text + "state " + manifest.state.dump(2) + "\n";
 }
@@ -89,11 +93,15 @@ json to_json(const InspectReport& report) {
   const Manifest& manifest = report.manifest;
   json tensors = json::array();
   for (const ManifestTensor& tensor : manifest.tensors) {
-    tensors.push_back({{"name", tensor.name},
-                       {"dtype", dtype_name(tensor.dtype)},
-                       {"shape", tensor.shape},
-                       {"file", tensor.file},
-                       {"hash", tensor.hash}});
+    json entry = {{"name", tensor.name}, {"dtype", dtype_name(tensor.dtype)}, {"shape", tensor.shape}};
+    if (tensor.pieces.empty()) {
+      entry["file"] = tensor.file;
+      entry["hash"] = tensor.hash;
+    }
+    for (const ManifestPiece& piece : tensor.pieces) {
+      entry["pieces"].push_back({{"offset", piece.block.offset}, {"shape", piece.block.shape}, {"file", piece.file}, {"hash", piece.hash}});
+    }
+    tensors.push_back(entry);
   }
   json files = json::array();
   for (const ManifestFileEntry& file : manifest.files)

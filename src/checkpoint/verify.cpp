@@ -1,6 +1,7 @@
 // See verify.h.
 #include "src/checkpoint/verify.h"
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 
@@ -34,30 +35,31 @@ void verify_file(const std::string& path, const Manifest& manifest, const Manife
     return fault("", error.what());
   }
   for (const ManifestTensor& tensor : manifest.tensors) {
-    if (tensor.file != entry.name) continue;
-    ++report.tensors;
-    if (!file->contains(tensor.name)) {
-      fault(tensor.name, "tensor is missing in its file");
-      continue;
-    }
-    try {
-      const HostView view = file->view(tensor.name);
-      if (view.dtype != tensor.dtype || view.shape != tensor.shape) {
-        fault(tensor.name, std::string("is ") + dtype_name(view.dtype) + " " + shape_text(view.shape) + ", the manifest says " +
-                               dtype_name(tensor.dtype) + " " + shape_text(tensor.shape));
-      } else if (hash_text(hash64(view.data, view.bytes)) != tensor.hash) {
-        fault(tensor.name, "content does not match its hash");
+    for (const ManifestPiece& piece : pieces_of(tensor)) {
+      if (piece.file != entry.name) continue;
+      ++report.tensors;
+      const std::string name = block_name(tensor.name, piece.block, tensor.shape);
+      if (!file->contains(name)) {
+        fault(name, "tensor is missing in its file");
+        continue;
       }
-    } catch (const Error& error) {
-      fault(tensor.name, error.what());
+      try {
+        const HostView view = file->view(name);
+        if (view.dtype != tensor.dtype || view.shape != piece.block.shape) {
+          fault(name, std::string("is ") + dtype_name(view.dtype) + " " + shape_text(view.shape) + ", the manifest says " +
+                          dtype_name(tensor.dtype) + " " + shape_text(piece.block.shape));
+        } else if (hash_text(hash64(view.data, view.bytes)) != piece.hash) {
+          fault(name, "content does not match its hash");
+        }
+      } catch (const Error& error) {
+        fault(name, error.what());
+      }
     }
   }
   if (!file_good && report.faults.size() == faults_before) fault("", "header or metadata do not match the hash of the file");
 }
 
-}  // namespace
-
-VerifyReport verify_checkpoint(const std::string& path, bool from_device) {
+VerifyReport verify(const std::string& path, const std::vector<std::string>* only, bool from_device) {
   const auto start = std::chrono::steady_clock::now();
   VerifyReport report;
   report.path = path;
@@ -65,12 +67,24 @@ VerifyReport verify_checkpoint(const std::string& path, bool from_device) {
     if (from_device) drop_page_cache(join_path(path, kManifestFile));
     const Manifest manifest = read_manifest(path);
     report.step = manifest.step;
-    for (const ManifestFileEntry& entry : manifest.files) verify_file(path, manifest, entry, from_device, report);
+    for (const ManifestFileEntry& entry : manifest.files) {
+      if (only == nullptr || std::find(only->begin(), only->end(), entry.name) != only->end()) {
+        verify_file(path, manifest, entry, from_device, report);
+      }
+    }
   } catch (const Error& error) {
     report.faults.push_back({kManifestFile, "", error.what()});
   }
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
+}
+
+}  // namespace
+
+VerifyReport verify_checkpoint(const std::string& path, bool from_device) { return verify(path, nullptr, from_device); }
+
+VerifyReport verify_files(const std::string& path, const std::vector<std::string>& files, bool from_device) {
+  return verify(path, &files, from_device);
 }
 
 }  // namespace deltron

@@ -25,5 +25,7 @@ struct VerifyReport {
 
 // `path` is a step folder. Never throws for what it finds: all faults are in the report. `from_device` drops the page cache first.
 VerifyReport verify_checkpoint(const std::string& path, bool from_device = true);
+// The same for some of its files: the part of one rank.
+VerifyReport verify_files(const std::string& path, const std::vector<std::string>& files, bool from_device = true);
 
 }  // namespace deltron

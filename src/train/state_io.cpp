@@ -107,8 +107,8 @@ LoadedRun load_run(Session& session, const CheckpointReader& reader, bool weight
   for (const NamedTensor& named : wanted) names.push_back(named.name);
   reader.require_names(names, weights_only || !session.optimizer);
   for (const NamedTensor& named : wanted) {
-    const HostView view = reader.view(named.name, named.tensor.shape());
-    const HostArray array = converted(view, named.tensor.dtype());
+    const HostArray found = reader.read_block(named.name, named.tensor.shape(), whole_block(named.tensor.shape()));
+    const HostArray array = converted(found.view(), named.tensor.dtype());
     copy_from_host(ctx, named.tensor, array.bytes.data());
   }
   if (session.optimizer) session.optimizer->weights_from_masters(ctx);

@@ -158,7 +158,7 @@ TEST(Manifest, every_missing_or_wrong_field_is_refused_even_with_a_right_hash) {
   };
   const std::vector<std::vector<std::string>> rows = {
       {"\"deltron-checkpoint\"", "\"other\"", "is not a checkpoint manifest"},
-      {"\"version\": 1", "\"version\": 2", "format version is not supported (version 2)"},
+      {"\"version\": 1", "\"version\": 3", "format version is not supported (version 3)"},
       {"\"step\": 3", "\"step\": -3", "'step' is not a whole number"},
       {"\"step\": 3", "\"stap\": 3", "'step' is missing"},
       {"\"bytes\": 10", "\"bytes\": 1e999", "number overflow"},

@@ -148,6 +148,19 @@ TEST_F(EndToEnd, checkpoints_are_listed_inspected_and_verified) {
   EXPECT_FALSE(parsed(run_cli({"checkpoint", "verify", run(), "--json"})).empty());
 }
 
+TEST_F(EndToEnd, a_resharded_run_evaluates_to_the_same_loss) {
+  const std::string cut = *folder_ / "cut", whole = *folder_ / "whole";
+  EXPECT_EQ(parsed(run_cli({"checkpoint", "reshard", run(), "--output", cut, "--pieces", "3", "--json"})).at("pieces"), 3);
+  const CliResult joined = run_cli({"checkpoint", "reshard", cut, "--output", whole});
+  EXPECT_THAT(joined.out, HasSubstr("1 piece a tensor"));
+  const json loss = parsed(run_cli({"evaluate", run(), "--json"})).at("loss");
+  EXPECT_EQ(parsed(run_cli({"evaluate", cut, "--json"})).at("loss"), loss);
+  EXPECT_EQ(parsed(run_cli({"evaluate", whole, "--json"})).at("loss"), loss);
+  EXPECT_EQ(run_cli({"checkpoint", "reshard", run(), "--output", cut}).code, 4);
+  EXPECT_EQ(run_cli({"checkpoint", "reshard", run(), "--output", cut, "--pieces", "0"}).code, 2);
+  EXPECT_EQ(run_cli({"checkpoint", "reshard", run()}).code, 2);
+}
+
 TEST_F(EndToEnd, a_flipped_byte_is_a_checkpoint_failure_and_resume_takes_the_one_before) {
   const std::string copy = own_copy("flipped");
   const std::string path = checkpoint_path(copy, 8);

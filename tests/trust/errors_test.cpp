@@ -39,6 +39,20 @@ std::string bytes_of(std::uint64_t length) {
   return bytes;
 }
 
+// Rank 0 of two; the other one tells of a file that it wrote on a disk of its own.
+class OtherNode : public SaveGroup {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  std::vector<std::string> exchange(const std::string& mine) override {
+    if (++stage_ == 1) return {mine, "+8"};
+    return {mine, stage_ == 3 ? "+" + part_to_text({{{"model-rank00001.safetensors", 8, "0123456789abcdef"}}, {}}) : "+"};
+  }
+
+ private:
+  int stage_ = 0;
+};
+
 // A safetensors file with this header and data.
 std::string tensor_file(const Folder& folder, const std::string& header, const std::string& data) {
   const std::string path = folder / "t.safetensors";
@@ -245,12 +259,20 @@ const std::map<int, Provoke>& rows() {
        [](const Folder& folder) {
          HostArray array = make_array("w", DType::F32, {4});
          CheckpointContent content = small_content(1, array);
-         content.groups[0].tensors[0].bytes = std::size_t{1} << 60;  // what the check counts; nothing is read
+         content.groups[0].tensors[0].view.bytes = std::size_t{1} << 60;  // what the check counts; nothing is read
          make_directories(checkpoints_folder(folder / "r"));
          check_free_space(folder / "r", content);
        }},
       {435, [](const Folder& folder) { CheckpointReader(checkpoint_path(small_run(folder), 1)).require_names({"w", "v"}, false); }},
       {436, [](const Folder& folder) { resolve_resume(small_run(folder), "newest"); }},
+      {437,
+       [](const Folder& folder) {
+         HostArray array = make_array("w", DType::F32, {4});
+         OtherNode other;
+         SaveOptions options;
+         options.ranks = &other;
+         save_checkpoint(folder / "r", small_content(1, array), options);
+       }},
       {450,
        [](const Folder& folder) {
          RunConfig config = testing::tiny_config(folder);

@@ -22,6 +22,7 @@ class TrainCommand : public Command {
            "  deltron train -c configs/kjv_tiny.yaml --minutes 5 checkpoint.save=runs/first\n"
            "  deltron train -c configs/kjv_tiny.yaml optimizer.lr=2e-3 --dry-run\n"
            "  deltron train -c runs/first/config.yaml --resume auto\n"
+           "  deltron train -c configs/kjv_tiny.yaml --profile steps=10:12 training.train_iters=12 checkpoint.save=runs/profiled\n"
            "  deltron train -c configs/kjv_tiny.yaml --load runs/first --weights-only checkpoint.save=runs/second\n";
   }
   void declare(OptionSet& options) override {
@@ -30,6 +31,7 @@ class TrainCommand : public Command {
     options.value("--minutes", minutes_, "N", "measure the speed first and fix training.train_iters to about N minutes");
     options.flag("--dry-run", dry_run_, "check everything, print the plan, open the data, train nothing");
     options.value("--resume", resume_, "auto|STEP|never", "checkpoint to go on from (checkpoint.resume)");
+    options.value("--profile", profile_, "steps=A:B", "record the steps after A up to B: a trace, ranges for nsys and ncu (logging.profile)");
     options.value("--load", load_, "DIR", "begin from a checkpoint of another run: its folder (the newest complete step) or a step folder");
     options.flag("--weights-only", weights_only_, "of --load take the weights alone: step, optimizer and data start anew");
     options.hidden_value("--inject-nan", inject_nan_);  // step=N,param=NAME[,micro_batch=M]
@@ -37,6 +39,7 @@ class TrainCommand : public Command {
   }
   ExitCode run(CommandIo& io) override {
     if (!resume_.empty()) overrides_.push_back("checkpoint.resume=" + resume_);
+    if (!profile_.empty()) profile_overrides();
     const bool timed = minutes_ != kNotGiven;
     if (timed && !(minutes_ > 0 && minutes_ <= kMostMinutes)) usage_error(name(), "--minutes must be above 0 and at most 1,000,000");
     if (timed && (!load_.empty() && !weights_only_)) {
@@ -54,8 +57,8 @@ class TrainCommand : public Command {
       throw Error(ErrorCode::ConfigNotAvailable, ErrorText{"training.device: meta counts memory and computes nothing", "deltron train", "",
                                                            "a run needs a device that computes", "use 'deltron plan', or training.device=cpu"});
     }
-    if (dry_run_ && (timed || weights_only_ || !load_.empty() || !resume_.empty() || !inject_nan_.empty())) {
-      usage_error(name(), "--dry-run trains nothing: --minutes, --resume, --load and --weights-only have no effect with it");
+    if (dry_run_ && (timed || weights_only_ || !load_.empty() || !resume_.empty() || !profile_.empty() || !inject_nan_.empty())) {
+      usage_error(name(), "--dry-run trains nothing: --minutes, --resume, --load, --weights-only and --profile have no effect with it");
     }
     if (dry_run_) {
       if (!config.checkpoint.save.empty()) require_writable(config.checkpoint.save);
@@ -71,6 +74,7 @@ class TrainCommand : public Command {
     options.inject_nan = parse_nan_injection(inject_nan_);
     options.load = load_;
     options.weights_only = weights_only_;
+    options.profile = !profile_.empty();
     const TrainOutcome outcome = train(config, options);
     if (outcome.stopped) {
       log_warning("stopped by " + outcome.reason + " at step " + std::to_string(outcome.progress.step) +
@@ -86,12 +90,31 @@ class TrainCommand : public Command {
     }
     if (!config.checkpoint.save.empty()) io.out << ", run folder " << config.checkpoint.save;
     io.out << "\n";
+    if (!outcome.profile_file.empty()) io.out << "profile " << outcome.profile_file << "\n";
     return ExitCode::Done;
   }
   bool resumable() const override { return !dry_run_; }
 
  private:
-  std::string config_, resume_, load_, inject_nan_;
+  // steps=A:B as the keys that it stands for, so that all else is checked with them.
+  void profile_overrides() {
+    const std::string start = "steps=";
+    const std::size_t colon = profile_.find(':');
+    const auto digits = [](const std::string& text) {
+      return !text.empty() && text.size() <= 10 && text.find_first_not_of("0123456789") == std::string::npos;
+    };
+    const bool known = profile_.rfind(start, 0) == 0 && colon != std::string::npos;
+    const std::string first = known ? profile_.substr(start.size(), colon - start.size()) : "", last = known ? profile_.substr(colon + 1) : "";
+    if (!digits(first) || !digits(last)) usage_error(name(), "--profile takes steps=A:B, two step numbers, not '" + profile_ + "'", "write --profile steps=10:12");
+    for (const std::string& override_text : overrides_) {
+      if (override_text.rfind("logging.profile", 0) == 0) {
+        usage_error(name(), "--profile and " + override_text + " name the same keys", "leave one of them out");
+      }
+    }
+    overrides_.insert(overrides_.end(), {"logging.profile=true", "logging.profile_step_start=" + first, "logging.profile_step_end=" + last});
+  }
+
+  std::string config_, resume_, load_, profile_, inject_nan_;
   static constexpr double kNotGiven = -1e300, kMostMinutes = 1e6;
   double minutes_ = kNotGiven;
   bool dry_run_ = false, weights_only_ = false;

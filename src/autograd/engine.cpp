@@ -185,7 +185,7 @@ class Run {
 
   void run_node(Node* node) {
     NodeState state = std::move(states_.at(node));
-    ScopeGuard scope(ctx_, node->scope().layer, node->scope().region);
+    ScopeGuard scope(ctx_, node->scope().layer, node->scope().region, node->name().c_str());
     std::vector<Tensor> gradients(node->outputs().size());
     const bool sliced = node->sliced_input().has_value();
     for (std::size_t output = 0; output < gradients.size(); ++output) {

@@ -4,13 +4,17 @@
 #include <cstring>
 
 #include "src/base/check.h"
+#include "src/tensor/profile.h"
 
 namespace deltron {
 namespace {
 
-void copy(Stream& stream, void* to, const void* from, std::int64_t bytes, double delay) {
+void copy(Context& ctx, RangeLane lane, Stream& stream, const Storage& moved, void* to, const void* from, double delay) {
   if (delay > 0) stream.delay(delay);
-  stream.copy(to, from, bytes);
+  if (ctx.ranges() == nullptr) return stream.copy(to, from, moved.bytes());
+  const TimeMark before = stream.mark();
+  stream.copy(to, from, moved.bytes());
+  ctx.ranges()->copied(lane, moved.name(), ctx.scope().layer, before, stream.mark());
 }
 
 }  // namespace
@@ -24,7 +28,7 @@ Event start_copy_out(Context& ctx, const Storage& from, HostBuffer* to, const Of
   if (ctx.is_meta()) return ctx.compute_point();
   Stream& stream = ctx.copy_out_stream();
   stream.wait(ctx.compute_point());
-  copy(stream, to->data, from.data(), from.bytes(), faults.copy_delay_seconds);
+  copy(ctx, RangeLane::CopyOut, stream, from, to->data, from.data(), faults.copy_delay_seconds);
   return stream.record();
 }
 
@@ -34,7 +38,7 @@ Event start_copy_in(Context& ctx, const HostBuffer* from, const Storage& to, con
   Stream& stream = ctx.copy_in_stream();
   stream.wait(ctx.compute_point());
   stream.wait(copied_out);
-  copy(stream, to.reload_target(), from->data, to.bytes(), faults.copy_delay_seconds);
+  copy(ctx, RangeLane::CopyIn, stream, to, to.reload_target(), from->data, faults.copy_delay_seconds);
   return stream.record();
 }
 

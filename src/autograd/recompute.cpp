@@ -4,6 +4,7 @@
 #include <map>
 
 #include "src/autograd/engine.h"
+#include "src/tensor/profile.h"
 
 namespace deltron {
 namespace {
@@ -22,6 +23,7 @@ struct Replay {
 
 Replay replay(Context& ctx, const std::string& name, const Region& region, const std::vector<SavedTensor>& saved,
               const std::vector<bool>& wanted) {
+  const ProfileRange range(ctx, RangeKind::Replay, name.c_str());
   Replay run;
   for (std::size_t i = 0; i < saved.size(); ++i) {
     const Tensor input = saved[i].get();

@@ -20,6 +20,9 @@ void add_output_fields(std::vector<Field>& table) {
   l.add("tensorboard", &L::tensorboard, "write TensorBoard event files into the run folder");
   l.add("log_per_layer_grad_norm", &L::log_per_layer_grad_norm, "log the gradient norm of every layer");
   l.add("loss_spike_z_score", &L::loss_spike_z_score, "warn when the loss is this many standard deviations above its recent mean; 0 = off").at_least(0);
+  l.add("profile", &L::profile, "record where the time of a few steps goes: a trace in the run folder, ranges for nsys and ncu");
+  l.add("profile_step_start", &L::profile_step_start, "recording begins when this step is done").at_least(0).at_most(kMost).in("steps");
+  l.add("profile_step_end", &L::profile_step_end, "recording ends when this step is done").at_least(1).at_most(kMost).in("steps");
 }
 
 }  // namespace deltron

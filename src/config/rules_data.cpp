@@ -149,6 +149,41 @@ void resume_is_well_formed(RuleContext& context) {
                   "write auto"});
 }
 
+// Every range holds two events of the device until the recording ends.
+constexpr std::int64_t kMostProfiledSteps = 100;
+
+void profile_steps_need_profile(RuleContext& context) {
+  if (context.config.logging.profile) return;
+  context.without_effect({"logging.profile_step_start", "logging.profile_step_end"}, "read only with profile", {"logging.profile"},
+                         "remove it or set profile: true");
+}
+
+void profile_has_a_folder(RuleContext& context) {
+  if (!context.config.logging.profile || !context.config.checkpoint.save.empty()) return;
+  context.missing("checkpoint.save", "the trace of logging.profile is written into the run folder", {"logging.profile"});
+}
+
+void profile_steps_are_in_the_run(RuleContext& context) {
+  const LoggingConfig& logging = context.config.logging;
+  const std::int64_t total = context.config.training.train_iters;
+  if (!logging.profile) return;
+  const std::string values = to_string(logging.profile_step_start) + " to " + to_string(logging.profile_step_end);
+  const std::vector<std::string> keys = {"logging.profile_step_start", "logging.profile_step_end"};
+  if (logging.profile_step_start >= logging.profile_step_end) {
+    context.report(ErrorCode::ConfigInconsistent, keys,
+                   {"logging.profile_step_start is not before profile_step_end", "", values, "recording begins when the one is done and ends when the other is done",
+                    "profile_step_end " + to_string(logging.profile_step_start + 1) + " or more"});
+  } else if (logging.profile_step_end - logging.profile_step_start > kMostProfiledSteps) {
+    context.report(ErrorCode::ConfigInconsistent, keys,
+                   {"logging.profile records too many steps", "", values, "at most " + to_string(kMostProfiledSteps) + " steps: all their ranges are held in memory",
+                    "the largest legal profile_step_end is " + to_string(logging.profile_step_start + kMostProfiledSteps)});
+  }
+  if (total == 0 || logging.profile_step_end <= total) return;
+  context.report(ErrorCode::ConfigInconsistent, {"logging.profile_step_end", "training.train_iters"},
+                 {"logging.profile_step_end lies beyond the run", "", to_string(logging.profile_step_end) + " of " + to_string(total) + " steps",
+                  "the recorded steps are steps of the run", "the largest legal value is " + to_string(total)});
+}
+
 }  // namespace
 
 const std::vector<Rule>& data_rules() {
@@ -167,6 +202,9 @@ const std::vector<Rule>& data_rules() {
       {"keep_every_needs_keep_last", {252}, "keep_every is set only with keep_last", keep_every_needs_keep_last},
       {"keep_every_meets_saves", {253}, "keep_every is a multiple of save_interval", keep_every_meets_saves},
       {"resume_is_well_formed", {254}, "resume is auto, never or a step", resume_is_well_formed},
+      {"profile_steps_need_profile", {256}, "profile_step_* are set only with profile", profile_steps_need_profile},
+      {"profile_has_a_folder", {257}, "profile goes with a run folder, checkpoint.save", profile_has_a_folder},
+      {"profile_steps_are_in_the_run", {258}, "profile_step_start is before profile_step_end, by at most 100 steps, and both lie in the run", profile_steps_are_in_the_run},
   };
   return rules;
 }

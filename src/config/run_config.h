@@ -156,6 +156,9 @@ struct LoggingConfig {
   bool tensorboard = false;
   bool log_per_layer_grad_norm = false;
   double loss_spike_z_score = 0.0;
+  bool profile = false;
+  std::int64_t profile_step_start = 10;
+  std::int64_t profile_step_end = 12;
   bool operator==(const LoggingConfig&) const = default;
 };
 

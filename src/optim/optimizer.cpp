@@ -4,6 +4,7 @@
 #include "kernels/adamw.h"
 #include "src/tensor/launch.h"
 #include "src/tensor/ops.h"
+#include "src/tensor/profile.h"
 
 namespace deltron {
 namespace {
@@ -36,7 +37,11 @@ Optimizer::Optimizer(Context& ctx, const OptimizerConfig& config, std::vector<Op
 }
 
 void Optimizer::step(Context& ctx, double lr) {
-  norm_.compute(ctx, config_.clip_grad);
+  const ProfileRange range(ctx, RangeKind::Optimizer, "optimizer");
+  {
+    const ProfileRange norm(ctx, RangeKind::Part, "gradient norm");
+    norm_.compute(ctx, config_.clip_grad);
+  }
   ++updates_;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const OptimizedParameter& parameter = parameters_[i];

@@ -7,6 +7,7 @@
 #include "src/base/build_options.h"
 #include "src/base/check.h"
 #include "src/tensor/cuda_device.h"
+#include "src/tensor/profile.h"
 #if DELTRON_HAVE_CUDA
 #include "kernels/cuda/products.h"
 #endif
@@ -78,6 +79,30 @@ Event Context::compute_point() {
   Event event;
   event.signal();
   return event;
+}
+
+TimeMark Context::compute_mark() { return cuda_ ? TimeMark::on_device(cuda_->stream()) : TimeMark::now(); }
+
+void Context::start_recording() {
+  DELTRON_CHECK(!ranges_, "ranges are recorded already");
+  ranges_ = std::make_unique<RangeRecorder>(*this);
+}
+
+std::unique_ptr<RangeRecorder> Context::stop_recording() {
+  DELTRON_CHECK(ranges_ != nullptr, "no ranges are recorded");
+  if (copy_out_) copy_out_->synchronize();
+  if (copy_in_) copy_in_->synchronize();
+  ranges_->finish();
+  return std::move(ranges_);
+}
+
+void ScopeGuard::begin_range(const char* operation) {
+  in_range_ = true;
+  ctx_.ranges_->begin(RangeKind::Part, ctx_.scope_.region, ctx_.scope_.layer, operation);
+}
+
+void ScopeGuard::end_range() {
+  if (ctx_.ranges_) ctx_.ranges_->end();
 }
 
 void Context::compute_waits(const Event& event) {

@@ -17,6 +17,7 @@
 namespace deltron {
 
 class CudaContext;
+class RangeRecorder;
 
 struct ContextOptions {
   DeviceKind device = DeviceKind::Cpu;
@@ -61,7 +62,15 @@ class Context {
   // How often the host has waited for the device. Zero on the CPU. A training step is to add nothing.
   std::int64_t host_synchronizations() const;
 
+  // The same point with its time, for measurements.
+  TimeMark compute_mark();
+
   const MemoryScope& scope() const { return scope_; }
+
+  // Named ranges with their times (profile.h) are kept while recording; null: off, and then nothing is done for them.
+  RangeRecorder* ranges() const { return ranges_.get(); }
+  void start_recording();
+  std::unique_ptr<RangeRecorder> stop_recording();
 
   // One object of type T for this rank, made on first use.
   template <class T>
@@ -81,24 +90,35 @@ class Context {
   std::unique_ptr<Stream> copy_out_;
   std::unique_ptr<Stream> copy_in_;
   MemoryScope scope_;
+  std::unique_ptr<RangeRecorder> ranges_;
   std::map<std::type_index, std::shared_ptr<void>> slots_;
 };
 
 // The instruction set that the CPU kernels chose: bits depend on it, so every run records it.
 const char* instruction_set();
 
-// Allocations below this guard are counted under (layer, region). `region` must be a string literal.
+// Allocations below this guard are counted under (layer, region); while ranges are recorded it is one of them. `region` must be a string
+// literal. `operation`, for the range: what of the region runs here.
 class ScopeGuard {
  public:
-  ScopeGuard(Context& ctx, int layer, const char* region) : ctx_(ctx), before_(ctx.scope_) { ctx.scope_ = {layer, region}; }
+  ScopeGuard(Context& ctx, int layer, const char* region, const char* operation = "") : ctx_(ctx), before_(ctx.scope_) {
+    ctx.scope_ = {layer, region};
+    if (ctx.ranges_) begin_range(operation);
+  }
   ScopeGuard(Context& ctx, const char* region) : ScopeGuard(ctx, ctx.scope_.layer, region) {}
-  ~ScopeGuard() { ctx_.scope_ = before_; }
+  ~ScopeGuard() {
+    if (in_range_) end_range();
+    ctx_.scope_ = before_;
+  }
   ScopeGuard(const ScopeGuard&) = delete;
   ScopeGuard& operator=(const ScopeGuard&) = delete;
 
  private:
+  void begin_range(const char* operation);
+  void end_range();
   Context& ctx_;
   MemoryScope before_;
+  bool in_range_ = false;
 };
 
 // Workspace for one kernel call, counted; released at the end of the scope.

@@ -1,7 +1,9 @@
 // See cuda_device.h: the CUDA run-time library behind it.
 #include "src/tensor/cuda_device.h"
 
+#include <cuda_profiler_api.h>
 #include <cuda_runtime_api.h>
+#include <nvtx3/nvToolsExt.h>
 
 #include <algorithm>
 #include <chrono>
@@ -156,6 +158,18 @@ void cuda_stream_waits(void* stream, void* event) {
   check(cudaStreamWaitEvent(as_stream(stream), as_event(event), 0), "wait for an event");
 }
 
+void* cuda_make_timed_event() {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreate(&event), "event");
+  return event;
+}
+double cuda_seconds_between(void* earlier, void* later) {
+  check(cudaEventSynchronize(as_event(later)), "wait for an event");
+  float milliseconds = 0;
+  check(cudaEventElapsedTime(&milliseconds, as_event(earlier), as_event(later)), "time between events");
+  return static_cast<double>(milliseconds) / 1000;
+}
+
 bool cuda_event_complete(void* event) {
   const cudaError_t status = cudaEventQuery(as_event(event));
   if (status == cudaErrorNotReady) {
@@ -180,6 +194,33 @@ void cuda_copy(void* to, const void* from, std::int64_t bytes, void* stream) {
 
 void cuda_set_bytes(void* data, int value, std::int64_t bytes, void* stream) {
   if (bytes > 0) check(cudaMemsetAsync(data, value, static_cast<std::size_t>(bytes), as_stream(stream)), "fill");
+}
+
+void cuda_begin_capture(void* stream) {
+  check(cudaStreamBeginCapture(as_stream(stream), cudaStreamCaptureModeThreadLocal), "begin of a graph");
+}
+void* cuda_end_capture(void* stream) {
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamEndCapture(as_stream(stream), &graph), "end of a graph");
+  cudaGraphExec_t runnable = nullptr;
+  const cudaError_t made = cudaGraphInstantiate(&runnable, graph, 0);
+  cudaGraphDestroy(graph);
+  check(made, "graph");
+  return runnable;
+}
+void cuda_launch_graph(void* graph, void* stream) {
+  check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), as_stream(stream)), "launch of a graph");
+}
+void cuda_free_graph(void* graph) { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)); }
+
+void push_profiler_range(const char* name) { nvtxRangePushA(name); }
+void pop_profiler_range() { nvtxRangePop(); }
+// Without a driver there is nothing to look at, and the error has no reader.
+void start_profiler_window() {
+  if (cudaProfilerStart() != cudaSuccess) cudaGetLastError();
+}
+void stop_profiler_window() {
+  if (cudaProfilerStop() != cudaSuccess) cudaGetLastError();
 }
 
 std::unique_ptr<RawMemory> make_cuda_memory() { return std::make_unique<CudaMemory>(); }

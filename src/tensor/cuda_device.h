@@ -45,10 +45,25 @@ void cuda_stream_waits(void* stream, void* event);
 bool cuda_event_complete(void* event);
 void cuda_event_wait(void* event);              // blocks the calling thread
 void cuda_stream_synchronize(void* stream);     // blocks the calling thread
+void* cuda_make_timed_event();                  // freed as the others; recorded with its time
+double cuda_seconds_between(void* earlier, void* later);  // two timed events; blocks until the later one has happened
 void cuda_delay(void* stream, double seconds);  // later work on the stream starts that much later (tests of slow copies)
 // Any two of: device memory, pinned host memory. Ordered on the stream; returns at once.
 void cuda_copy(void* to, const void* from, std::int64_t bytes, void* stream);
 void cuda_set_bytes(void* data, int value, std::int64_t bytes, void* stream);
+
+// What a stream is given between begin and end runs only as a whole, by launching the graph, as often as wanted.
+void cuda_begin_capture(void* stream);
+void* cuda_end_capture(void* stream);
+void cuda_launch_graph(void* graph, void* stream);
+void cuda_free_graph(void* graph);
+
+// Profiling by other programs (nsys, ncu): named ranges of the calling thread, and the window that `-c cudaProfilerApi` looks at. They do
+// nothing where no such program runs, nor in a build without CUDA.
+void push_profiler_range(const char* name);
+void pop_profiler_range();
+void start_profiler_window();
+void stop_profiler_window();
 
 std::unique_ptr<RawMemory> make_cuda_memory();    // cudaMalloc on the current device
 std::unique_ptr<RawMemory> make_pinned_memory();  // host memory that copies run from and to asynchronously

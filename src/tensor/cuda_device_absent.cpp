@@ -32,7 +32,17 @@ void cuda_stream_waits(void*, void*) { refuse(); }
 bool cuda_event_complete(void*) { refuse(); }
 void cuda_event_wait(void*) { refuse(); }
 void cuda_stream_synchronize(void*) { refuse(); }
+void* cuda_make_timed_event() { refuse(); }
+double cuda_seconds_between(void*, void*) { refuse(); }
 void cuda_delay(void*, double) { refuse(); }
+void cuda_begin_capture(void*) { refuse(); }
+void* cuda_end_capture(void*) { refuse(); }
+void cuda_launch_graph(void*, void*) { refuse(); }
+void cuda_free_graph(void*) {}
+void push_profiler_range(const char*) {}
+void pop_profiler_range() {}
+void start_profiler_window() {}
+void stop_profiler_window() {}
 void cuda_copy(void*, const void*, std::int64_t, void*) { refuse(); }
 void cuda_set_bytes(void*, int, std::int64_t, void*) { refuse(); }
 std::unique_ptr<RawMemory> make_cuda_memory() { refuse(); }

@@ -45,6 +45,29 @@ void Event::signal() const {
   state_->changed.notify_all();
 }
 
+TimeMark::State::~State() {
+  if (native != nullptr) cuda_free_event(native);
+}
+
+TimeMark TimeMark::now() {
+  TimeMark mark;
+  mark.state_->time = Clock::now();
+  return mark;
+}
+
+TimeMark TimeMark::on_device(void* stream) {
+  TimeMark mark;
+  mark.state_->native = cuda_make_timed_event();
+  cuda_record(mark.state_->native, stream);
+  return mark;
+}
+
+double TimeMark::seconds_after(const TimeMark& earlier) const {
+  DELTRON_CHECK((state_->native == nullptr) == (earlier.state_->native == nullptr), "marks of two devices have no difference");
+  if (state_->native != nullptr) return cuda_seconds_between(earlier.state_->native, state_->native);
+  return std::chrono::duration<double>(state_->time - earlier.state_->time).count();
+}
+
 Stream::Stream(std::string name, DeviceKind device) : name_(std::move(name)) {
   if (device == DeviceKind::Cuda) {
     native_ = cuda_make_stream();
@@ -88,6 +111,13 @@ void Stream::enqueue(std::function<void()> work) {
     queue_.push_back(std::move(work));
   }
   changed_.notify_all();
+}
+
+TimeMark Stream::mark() {
+  if (native_ != nullptr) return TimeMark::on_device(native_);
+  TimeMark mark;
+  enqueue([mark] { mark.state_->time = TimeMark::Clock::now(); });
+  return mark;
 }
 
 Event Stream::record() {

@@ -2,6 +2,7 @@
 // both are the device's own. Events order work between streams. Work that fails (throws) fails the next synchronize().
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -38,6 +39,26 @@ class Event {
   std::shared_ptr<State> state_;
 };
 
+// A point in a stream's work with its time. Marks of one device differ by seconds once the work before them has run; on the CPU they
+// are points of the host's clock.
+class TimeMark {
+ public:
+  using Clock = std::chrono::steady_clock;
+  static TimeMark now();                    // of the calling thread
+  static TimeMark on_device(void* stream);  // the point that a stream of the device has reached
+  double seconds_after(const TimeMark& earlier) const;
+
+ private:
+  friend class Stream;
+  struct State {
+    ~State();
+    void* native = nullptr;
+    Clock::time_point time;
+  };
+  TimeMark() : state_(std::make_shared<State>()) {}
+  std::shared_ptr<State> state_;
+};
+
 class Stream {
  public:
   explicit Stream(std::string name, DeviceKind device = DeviceKind::Cpu);
@@ -49,6 +70,7 @@ class Stream {
   void copy(void* to, const void* from, std::int64_t bytes);            // cuda: between device and pinned host memory
   void set_bytes(void* data, int value, std::int64_t bytes);
   void delay(double seconds);                                           // later work starts that much later
+  TimeMark mark();                // when everything enqueued so far has run
   Event record();                 // complete when everything enqueued so far has run
   void wait(const Event& event);  // later work waits for the event
   void synchronize();             // rethrows the first failure

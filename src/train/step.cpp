@@ -5,6 +5,7 @@
 #include "src/autograd/offload_manager.h"
 #include "src/model/flops.h"
 #include "src/tensor/ops.h"
+#include "src/tensor/profile.h"
 
 namespace deltron {
 namespace {
@@ -34,11 +35,19 @@ Tensor accumulate_gradients(Session& session, const std::vector<HostBatch>& micr
   for (std::int64_t m = 0; m < static_cast<std::int64_t>(micro_batches.size()); ++m) {
     if (only >= 0 && m != only) continue;
     const HostBatch& batch = micro_batches[static_cast<std::size_t>(m)];
+    const ProfileRange range(ctx, RangeKind::MicroBatch, ("micro-batch " + std::to_string(m)).c_str());
     const DeviceBatch device = upload(ctx, batch);
     offload.begin_micro_batch(ctx);
-    const Tensor loss = session.model->loss(ctx, device.ids, device.labels, device.layout, mode, scale);
+    Tensor loss;
+    {
+      const ProfileRange forward(ctx, RangeKind::Forward, "forward");
+      loss = session.model->loss(ctx, device.ids, device.labels, device.layout, mode, scale);
+    }
     const Tensor seed = make_tensor(ctx, {1}, DType::F64, {1.0}, "loss seed");
-    backward(ctx, {loss}, {seed});
+    {
+      const ProfileRange backwards(ctx, RangeKind::Backward, "backward");
+      backward(ctx, {loss}, {seed});
+    }
     if (hook) hook(m);
     accumulate(ctx, loss.detached(), sum);
   }

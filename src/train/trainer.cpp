@@ -22,6 +22,7 @@
 #include "src/train/loss_window.h"
 #include "src/train/memory_advice.h"
 #include "src/train/metrics.h"
+#include "src/train/profile.h"
 #include "src/train/reporter.h"
 #include "src/train/run_folder.h"
 #include "src/train/starting_point.h"
@@ -44,7 +45,7 @@ std::vector<HostBatch> global_batch(const BatchLoader& loader, const RunConfig& 
 class Loop {
  public:
   Loop(RunConfig config, const TrainOptions& options)
-      : config_(std::move(config)), options_(options), run_(config_.checkpoint.save), guard_(options.inject_nan) {}
+      : config_(std::move(config)), options_(options), run_(config_.checkpoint.save), guard_(options.inject_nan), profile_(config_.logging, run_) {}
 
   TrainOutcome run() {
     start_up();
@@ -54,6 +55,7 @@ class Loop {
       outcome_.stopped = true;
       outcome_.reason = stop.what();
       settle(progress_.step + 1);
+      if (profile_.recording()) end_profile();
     }
     if (!run_.empty() && saved_step_ != progress_.step) save();
     write_end();
@@ -141,6 +143,7 @@ class Loop {
       throw Error(ErrorCode::UsageError, ErrorText{"this start does not run the step", "--inject-nan", "step " + std::to_string(injected),
                                                    "steps " + std::to_string(progress_.step + 1) + " to " + std::to_string(total), "name one of them"});
     }
+    check_profiled_steps();
     if (progress_.step < total || loaded_from_ != "") return;
     std::vector<std::string> changed;
     for (const Field& field : config_fields()) {
@@ -154,6 +157,30 @@ class Loop {
     throw Error(ErrorCode::ConfigNoEffect, ErrorText{"changed keys have no effect: nothing is left to train", run_, values,
                                                      "step " + std::to_string(total) + " of " + std::to_string(total) + " is done",
                                                      "raise training.train_iters, resume an earlier step, or begin a new run with --load"});
+  }
+
+  // Asked for on this command line: an error. In the configuration of a run that was stopped and goes on later: worth a word.
+  void check_profiled_steps() const {
+    const LoggingConfig& logging = config_.logging;
+    const std::string window = std::to_string(logging.profile_step_start) + ":" + std::to_string(logging.profile_step_end);
+    if (logging.profile && logging.profile_step_end > config_.training.train_iters) {  // fitted by --minutes
+      throw Error(ErrorCode::ConfigInconsistent, ErrorText{"the recorded steps lie beyond the run", "logging.profile_step_end",
+                                                           window + " of " + std::to_string(config_.training.train_iters) + " steps", "",
+                                                           "record earlier steps, or train for longer"});
+    }
+    if (!profile_.missed(progress_.step)) return;
+    if (!options_.profile) {
+      log_warning("logging.profile records nothing: this start goes on from step " + std::to_string(progress_.step) + ", behind steps " + window);
+      return;
+    }
+    throw Error(ErrorCode::UsageError, ErrorText{"this start does not run the steps", "--profile", "steps=" + window,
+                                                 "it goes on from step " + std::to_string(progress_.step),
+                                                 "begin at step " + std::to_string(progress_.step) + " or later"});
+  }
+
+  void end_profile() {
+    const std::vector<std::string> lines = profile_.end(*session_.ctx, progress_.step, outcome_.profile_file);
+    for (const std::string& line : lines) log_info(line);
   }
 
   // A run keeps the number of steps that it began with, unless the user asks for another one.
@@ -273,14 +300,22 @@ class Loop {
       const std::int64_t cursor = progress_.consumed_samples + (step - progress_.step - 1) * config_.training.global_batch_size;
       const std::vector<HostBatch> batches = global_batch(*loader_, config_, cursor);
       const double lr = learning_rate(config_.optimizer, decay_iters(config_), step - 1);
-      LaunchedStep launched = launch_step(session_, batches, lr, guard_.begin_step(session_, step, batches));
+      if (profile_.begins_with(step)) {
+        settle(step - 1);
+        profile_.begin(*session_.ctx);
+      }
+      LaunchedStep launched = [&] {
+        const ProfileRange range(*session_.ctx, RangeKind::Step, ("step " + std::to_string(step)).c_str());
+        return launch_step(session_, batches, lr, guard_.begin_step(session_, step, batches));
+      }();
       if (outcome_.losses.empty() && !ahead_) after_first_step();
       settle(step);
       ahead_.emplace(Ahead{std::move(launched), lr, 0});
       ahead_->seconds = seconds_since(start);
       const bool last = step == total, evaluates = evaluates_at(step);
       const bool saves = !run_.empty() && is_due(step, config_.checkpoint.save_interval) && !last;
-      if (last || evaluates || saves || is_due(step, config_.training.exit_interval)) settle(step);
+      if (last || evaluates || saves || profile_.ends_with(step) || is_due(step, config_.training.exit_interval)) settle(step);
+      if (profile_.ends_with(step)) end_profile();
       if (evaluates) run_evaluation();
       if (saves) save();
       if (!last) exit_if_due(step);
@@ -461,6 +496,7 @@ class Loop {
   std::optional<MetricsFile> metrics_;
   std::optional<tensorboard::EventFile> events_;
   NumberGuard guard_;
+  StepProfile profile_;
   struct Ahead {
     LaunchedStep step;
     double lr = 0, seconds = 0;

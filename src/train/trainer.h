@@ -17,6 +17,7 @@ struct TrainOptions {
   std::vector<std::string> command;   // recorded in the run folder
   double minutes = 0;                 // > 0: measure the speed first and fix training.train_iters from it
   NanInjection inject_nan = {};       // tests
+  bool profile = false;               // --profile: a start that does not run the steps of logging.profile_step_* is refused
   // Another run, or one of its step folders, that a run without checkpoints of its own begins from; "": none. Once it has some, they are
   // what it goes on from, so that the same command line starts and restarts it.
   std::string load = {};
@@ -34,6 +35,7 @@ struct TrainOutcome {
   std::vector<EvaluationResult> evaluation;  // the last one
   MemoryStats memory;
   MemoryStats host_memory;            // of offloaded activations
+  std::string profile_file;           // the trace of logging.profile; "" where no step was recorded
 };
 
 // Trains by `config`. Throws Error for faults; a stop request ends with stopped = true after saving, or, before there is anything to

@@ -1,5 +1,4 @@
 // `deltron doctor`: what this binary was built from, what this machine has, what it can do, and the one thing to mend.
-#include <chrono>
 #include <ostream>
 
 #include <nlohmann/json.hpp>
@@ -10,8 +9,8 @@
 #include "src/base/thread_pool.h"
 #include "src/base/version.h"
 #include "src/tensor/cuda_device.h"
-#include "src/tensor/ops.h"
 #include "src/train/reporter.h"
+#include "tools/bench/ceilings.h"
 #include "tools/command.h"
 #if DELTRON_HAVE_CUDA
 #include "kernels/cuda/products.h"
@@ -22,23 +21,6 @@ namespace {
 
 std::string version_text(int version) {
   return version == 0 ? "none" : std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
-}
-
-// Bytes a second of a large copy on the device, those read and those written counted.
-double measure_copy(Context& ctx) {
-  const std::int64_t count = ctx.device() == DeviceKind::Cuda ? std::int64_t{1} << 28 : std::int64_t{1} << 24;
-  const Tensor from = Tensor::zeros(ctx, {count}, DType::F32, "copy", MemoryTag::Workspace);
-  const Tensor to = Tensor::zeros(ctx, {count}, DType::F32, "copy", MemoryTag::Workspace);
-  double best = 0;
-  for (int i = 0; i < 10; ++i) {
-    ctx.synchronize();
-    const auto start = std::chrono::steady_clock::now();
-    convert(ctx, from, to);
-    ctx.synchronize();
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    best = std::max(best, 2.0 * static_cast<double>(from.bytes()) / seconds);
-  }
-  return best;
 }
 
 class DoctorCommand : public Command {
@@ -117,7 +99,6 @@ class DoctorCommand : public Command {
     Context ctx(options);
     const std::string name = device_name(device);
     report[name + "_copy"] = human_bytes(static_cast<std::uint64_t>(measure_copy(ctx))) + "/s";
-    ctx.memory()->release_cached();
     report[name + (device == DeviceKind::Cuda ? "_product_bf16" : "_product_fp32")] =
         human_count(measure_matmul_ceiling(ctx)) + "FLOP/s";
   }

@@ -21,8 +21,8 @@ class BenchKernelsCommand : public Command {
   void declare(OptionSet& options) override {
     options.value("-c,--config", config_, "FILE", "sizes, type and device of this model's micro-batch");
     options.value("--filter", filter_, "REGEX", "kernels whose family, name or shape matches");
-    options.choice("--device", device_, {"cpu", "cuda"}, "device [of the configuration, or cpu]");
-    options.choice("--dtype", dtype_, {"fp32", "bf16", "fp16"}, "storage type [of the configuration, or fp32]; fp16: delta rules on cuda");
+    options.choice("--device", device_, {"auto", "cpu", "cuda"}, "auto: of the configuration, or cpu");
+    options.choice("--dtype", dtype_, {"auto", "fp32", "bf16", "fp16"}, "storage type; auto: of the configuration, or fp32; fp16: delta rules on cuda");
     for (const SizeOption& size : size_options()) options.value(std::string("--") + size.name, given_.*size.field, "N", size.help);
     options.value("--threads", threads_, "N", "threads on the CPU [of the configuration, or all cores]");
     options.value("--repeats", repeats_, "N", "samples a kernel [20]");
@@ -124,7 +124,7 @@ class BenchKernelsCommand : public Command {
     return sizes;
   }
 
-  std::string config_, filter_, device_, dtype_;
+  std::string config_, filter_, device_ = "auto", dtype_ = "auto";
   KernelSizes given_ = not_given();
   std::int64_t repeats_ = 20, cache_mib_ = -1, threads_ = 0;
   bool json_ = false;

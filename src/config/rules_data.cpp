@@ -160,7 +160,8 @@ void profile_steps_need_profile(RuleContext& context) {
 
 void profile_has_a_folder(RuleContext& context) {
   if (!context.config.logging.profile || !context.config.checkpoint.save.empty()) return;
-  context.missing("checkpoint.save", "the trace of logging.profile is written into the run folder", {"logging.profile"});
+  context.report(ErrorCode::ConfigMissingKey, {"logging.profile", "checkpoint.save"},
+                 {"logging.profile is true, and checkpoint.save is not set", "", "", "the trace is written into the run folder", "set checkpoint.save"});
 }
 
 void profile_steps_are_in_the_run(RuleContext& context) {

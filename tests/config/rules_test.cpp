@@ -101,7 +101,7 @@ std::vector<Row> rows() {
       {"mqar_fits_the_vocabulary", mqar({{"data.mqar_vocab_size", "8"}}), contradiction, "data", "4 pairs, 3 keys"},
       {"profile_steps_need_profile", gdn({{"logging.profile_step_start", "5"}}), no_effect, "logging.profile_step_start", "read only with profile"},
       {"profile_steps_need_profile", gdn({{"logging.profile_step_end", "15"}}), no_effect, "logging.profile_step_end", "read only with profile"},
-      {"profile_has_a_folder", gdn({{"logging.profile", "true"}}), missing, "checkpoint", "the trace of logging.profile is written into the run folder"},
+      {"profile_has_a_folder", gdn({{"logging.profile", "true"}}), missing, "logging.profile", "the trace is written into the run folder"},
       {"profile_steps_are_in_the_run", gdn({{"logging.profile", "true"}, {"checkpoint.save", "x"}, {"logging.profile_step_start", "12"}}), contradiction,
        "logging.profile_step_start", "12 to 12"},
       {"profile_steps_are_in_the_run",

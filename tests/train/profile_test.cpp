@@ -20,8 +20,10 @@ class ProfiledTraining : public ::testing::Test {
  protected:
   void SetUp() override { prefix_ = test::prepare_text(folder_, "tokens", test::made_text(30, 300)); }
   RunConfig profiled(std::vector<std::string> more = {}) const {
-    const std::vector<std::string> base = {"logging.profile=true", "logging.profile_step_start=2", "logging.profile_step_end=4", "training.train_iters=6",
+    const std::vector<std::string> base = {"logging.profile=true", "logging.profile_step_start=2", "logging.profile_step_end=4",
                                            "checkpoint.save=" + (folder_ / "run")};
+    const auto steps = [](const std::string& word) { return word.rfind("training.train_iters=", 0) == 0; };
+    if (std::none_of(more.begin(), more.end(), steps)) more.push_back("training.train_iters=6");
     more.insert(more.begin(), base.begin(), base.end());
     return tiny_config(prefix_, more);
   }

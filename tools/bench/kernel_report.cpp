@@ -4,20 +4,10 @@
 #include <algorithm>
 #include <ostream>
 
-#include "src/base/human.h"
 #include "src/base/signals.h"
+#include "tools/bench/columns.h"
 
 namespace deltron::tools {
-namespace {
-
-std::string left(std::string text, std::size_t width) {
-  text.resize(std::max(width, text.size() + 1), ' ');
-  return text;
-}
-std::string right(const std::string& text, std::size_t width) { return (text.size() < width ? std::string(width - text.size(), ' ') : "") + text; }
-
-}  // namespace
-
 KernelResult run_case(Context& ctx, const KernelCase& one, const KernelRun& run) {
   constexpr std::int64_t kMostSets = 256;
   poll_stop("the benchmark");
@@ -79,7 +69,6 @@ void write_table(std::ostream& out, const KernelBench& bench) {
     shapes = std::max(shapes, result.shape.size());
   }
   out << left("kernel", names + 2) << left("shape", shapes + 2) << "    median us  (p10 to p90)            GB    GFLOP      GB/s   TFLOP/s  of the ceiling\n";
-  std::string family;
   for (const KernelResult& result : bench.results) {
     const Spread& t = result.timing.seconds;
     const Work& work = result.work;

@@ -2,18 +2,17 @@
 #include "tools/bench/layers.h"
 
 #include <algorithm>
-#include <optional>
 #include <ostream>
 
 #include "src/autograd/engine.h"
 #include "src/autograd/offload_manager.h"
-#include "src/base/human.h"
 #include "src/base/signals.h"
 #include "src/config/region_table.h"
 #include "src/nn/attention.h"
 #include "src/nn/gdn2.h"
 #include "src/nn/mlp.h"
 #include "src/train/session.h"
+#include "tools/bench/columns.h"
 #include "tools/bench/kernel_case.h"
 #include "tools/bench/regions.h"
 
@@ -23,7 +22,7 @@ namespace {
 // Layers of one kind behind each other, without residual connections.
 class Stack {
  public:
-  Stack(Context& ctx, const RunConfig& config, LayerKind kind, std::int64_t count) : kind_(kind), model_(config.model) {
+  Stack(Context& ctx, const RunConfig& config, LayerKind kind, std::int64_t count) : model_(config.model) {
     LayerSetup setup;
     setup.store = &store_;
     setup.config = &model_;
@@ -52,7 +51,6 @@ class Stack {
   }
 
  private:
-  LayerKind kind_;
   TransformerConfig model_;
   ParameterStore store_;
   std::vector<std::unique_ptr<GatedDeltaNet>> linear_;
@@ -76,13 +74,6 @@ std::vector<std::string> modules_of(LayerKind kind) {
 Spread divided(Spread spread, double by) {
   for (double* value : {&spread.median, &spread.p10, &spread.p90, &spread.fastest, &spread.slowest}) *value /= by;
   return spread;
-}
-
-std::string bytes_text(std::int64_t bytes) { return human_bytes(static_cast<std::uint64_t>(std::max<std::int64_t>(bytes, 0))); }
-std::string right(const std::string& text, std::size_t width) { return (text.size() < width ? std::string(width - text.size(), ' ') : "") + text; }
-std::string left(std::string text, std::size_t width) {
-  text.resize(std::max(width, text.size() + 1), ' ');
-  return text;
 }
 
 // Everything that the rows of one kind share.

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <ostream>
 
-#include "src/base/human.h"
 #include "src/config/region_table.h"
 #include "src/config/validate.h"
 #include "src/train/plan.h"
+#include "tools/bench/columns.h"
 
 namespace deltron::tools {
 namespace {
@@ -56,13 +56,6 @@ double replay_seconds(const RunConfig& config, const RegionRow& row, const Ceili
   for (const std::string& module : row.modules) total += layers_with(config, module) * seconds(replay_work(sizes, module, item), ceilings);
   return micro_batches(config) * total;
 }
-
-std::string right(const std::string& text, std::size_t width) { return (text.size() < width ? std::string(width - text.size(), ' ') : "") + text; }
-std::string left(std::string text, std::size_t width) {
-  text.resize(std::max(width, text.size() + 1), ' ');
-  return text;
-}
-std::string bytes_text(std::int64_t bytes) { return human_bytes(static_cast<std::uint64_t>(bytes)); }
 
 }  // namespace
 

@@ -1,11 +1,5 @@
-# The delta rules on CUDA besides their GPU test: benchmarks (of the kernels bound by memory too), and the same test without a GPU, where fibers on the
-# CPU run the kernels
+# The delta rules on CUDA besides their GPU test: the same test without a GPU, where fibers on the CPU run the kernels
 # (tests/support/cuda_emulation). Included from tests/kernels/CMakeLists.txt where the CUDA back end is built.
-foreach(bench delta_rule streaming)
-  add_executable(bench_${bench}_cuda EXCLUDE_FROM_ALL gpu/bench_${bench}.cpp)
-  target_link_libraries(bench_${bench}_cuda PRIVATE deltron::kernels CUDA::cudart_static deltron_options deltron_codegen deltron_warnings)
-endforeach()
-
 include(${PROJECT_SOURCE_DIR}/kernels/cuda/rule_sources.cmake)
 list(TRANSFORM DELTRON_CUDA_RULE_SOURCES PREPEND ${PROJECT_SOURCE_DIR}/kernels/)
 set_source_files_properties(${DELTRON_CUDA_RULE_SOURCES} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS

@@ -8,6 +8,7 @@
 #include "tools/bench/columns.h"
 
 namespace deltron::tools {
+
 KernelResult run_case(Context& ctx, const KernelCase& one, const KernelRun& run) {
   constexpr std::int64_t kMostSets = 256;
   poll_stop("the benchmark");

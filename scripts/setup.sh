@@ -179,6 +179,43 @@ if ((${#missing[@]} + ${#damaged[@]} > 0 && !check_only)); then
   fi
 fi
 
+# --- the headers of cuDNN's front end: where cuDNN's own are, out of its Python package, checked; the build takes them from .cache
+cuda_includes=("${cuda_folders[@]/%//include}" "/usr/include/$triplet" /usr/local/include)
+cudnn=$(first_file cudnn_version.h -- "${cuda_includes[@]}" || true)
+frontend_version=1.32.0
+frontend_sha256=c6006556017a4d1c914c52a556c71b1267f2d6a0500f742e7b4edef539878df0
+frontend_folder=$deltron_root/.cache/cudnn-frontend
+frontend_problem=
+# fetch_frontend: the same wheel on every machine, of which only headers and licences are kept. Prints why it failed.
+fetch_frontend() {
+  local work wheel
+  python3 -m pip --version >/dev/null 2>&1 || { echo 'python3 has no pip'; return; }
+  work=$(mktemp -d)
+  if ! python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --python-version 3.11 --implementation cp --abi cp311 \
+    --platform manylinux_2_28_x86_64 --dest "$work" "nvidia-cudnn-frontend==$frontend_version" >"$work/log" 2>&1; then
+    echo "pip download failed: $(tail -n 1 "$work/log")"
+  else
+    wheel=$(first_file "$(cd "$work" && echo *.whl)" -- "$work")
+    if [[ $(sha256sum "$wheel" | cut -d ' ' -f 1) != "$frontend_sha256" ]]; then
+      echo 'the package is not the one that is expected (SHA-256)'
+    elif ! python3 -c 'import sys, zipfile
+with zipfile.ZipFile(sys.argv[1]) as wheel:
+    wheel.extractall(sys.argv[2], [n for n in wheel.namelist() if n.startswith("include/") or ".dist-info/licenses/" in n])' "$wheel" "$work/out"; then
+      echo 'the package cannot be unpacked'
+    else
+      mv "$work"/out/*.dist-info/licenses "$work/out/licenses"
+      rm -rf "$work"/out/*.dist-info
+      echo "$frontend_version" >"$work/out/version"
+      mkdir -p "$(dirname "$frontend_folder")"
+      rm -rf "$frontend_folder"
+      mv "$work/out" "$frontend_folder"
+    fi
+  fi
+  rm -rf "$work"
+}
+frontend_found() { cat "$frontend_folder/version" 2>/dev/null || true; }
+if [[ -n $cudnn && $(frontend_found) != "$frontend_version" ]] && ((!check_only)); then frontend_problem=$(fetch_frontend); fi
+
 # --- the table
 print_line() { printf '  %s%s%s %-16s %-12s %s\n' "$1" "$2" "$colour_off" "$3" "$4" "$5"; }
 failures=0
@@ -210,11 +247,13 @@ header_version() {
 }
 nvcc=$(command -v "${CUDACXX:-nvcc}" || first_file bin/nvcc -- "${cuda_folders[@]}" || true)
 optional 'CUDA toolkit' "${nvcc:+$("$nvcc" --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')}" 'GPU back end; searched CUDACXX, PATH, CUDA_HOME, /usr/local/cuda'
-cuda_includes=("${cuda_folders[@]/%//include}" "/usr/include/$triplet" /usr/local/include)
 nccl=$(first_file nccl.h -- "${cuda_includes[@]}" || true)
 optional NCCL "${nccl:+$(header_version "$nccl" NCCL_MAJOR NCCL_MINOR NCCL_PATCH)}" 'several GPUs'
-cudnn=$(first_file cudnn_version.h -- "${cuda_includes[@]}" || true)
-optional cuDNN "${cudnn:+$(header_version "$cudnn" CUDNN_MAJOR CUDNN_MINOR CUDNN_PATCHLEVEL)}" 'softmax attention on the GPU'
+optional cuDNN "${cudnn:+$(header_version "$cudnn" CUDNN_MAJOR CUDNN_MINOR CUDNN_PATCHLEVEL)}" 'fused attention on the GPU; its headers'
+frontend_note='fused attention on the GPU; headers'
+[[ -z $cudnn ]] && frontend_note+=', fetched where cuDNN is'
+[[ -n $frontend_problem ]] && frontend_note+="; $frontend_problem: our own kernels remain"
+optional 'cuDNN front end' "$(frontend_found)" "$frontend_note"
 gpu=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | sort -u | head -n 1 || true)
 optional 'GPU driver' "$gpu" 'running on a GPU; asked nvidia-smi'
 ((with_sanitize)) || optional 'clang 14' "$(dpkg-query -f '${Version}' -W clang-14 2>/dev/null | sed 's/^[0-9]*://; s/[-+].*//' || true)" 'fuzzers; scripts/sanitize.sh --install'

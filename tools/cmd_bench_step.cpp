@@ -8,6 +8,7 @@
 #include "src/base/human.h"
 #include "src/config/loader.h"
 #include "src/model/flops.h"
+#include "src/train/attention_report.h"
 #include "src/train/plan.h"
 #include "src/train/reporter.h"
 #include "tools/bench/steps.h"
@@ -51,6 +52,8 @@ class BenchStepCommand : public Command {
     result["flops_per_step"] = flops;
     result["ceiling_flops"] = ceiling;
     result["mfu"] = flops / median / ceiling;
+    const std::string attention = attention_report(bench.ctx(), config);
+    if (!attention.empty()) result["attention"] = attention;
     result["peak_bytes"] = steps.peak_bytes;
     result["planned_peak_bytes"] = plan.memory.peak;
     result["threads"] = bench.ctx().pool().threads();
@@ -70,7 +73,7 @@ class BenchStepCommand : public Command {
            << fixed(100 * flops / median / ceiling, 1) << " % of the measured ceiling " << human_count(ceiling) << " FLOP/s\n"
            << "memory   " << human_bytes(static_cast<std::uint64_t>(steps.peak_bytes))
            << " at its peak, planned " << human_bytes(static_cast<std::uint64_t>(plan.memory.peak)) << "\n"
-           << "machine  " << cpu_model_name() << ", " << bench.ctx().pool().threads() << " threads, "
+           << (attention.empty() ? "" : "attention " + attention + "\n") << "machine  " << cpu_model_name() << ", " << bench.ctx().pool().threads() << " threads, "
            << instruction_set() << "\n";
     for (const RangeTotal& total : steps.self_times) {
       if (total.seconds >= 1e-3 * median) io.out << "region   " << total.phase << ", " << total.name << ": " << fixed(1e3 * total.seconds, 2) << " ms\n";

@@ -13,6 +13,7 @@
 #include "tools/bench/ceilings.h"
 #include "tools/command.h"
 #if DELTRON_HAVE_CUDA
+#include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/products.h"
 #endif
 
@@ -58,6 +59,8 @@ class DoctorCommand : public Command {
 #if DELTRON_HAVE_CUDA
     const kernels::cuda::ProductLibraryInfo library = kernels::cuda::product_library_info();
     report["cublaslt"] = library.found ? library.version + " (" + library.path + ")" : "missing: " + library.problem;
+    const kernels::cuda::FusedAttentionInfo fused = kernels::cuda::fused_attention_info();
+    report["cudnn"] = fused.found ? fused.version + " (" + fused.path + "): softmax attention" : "none, softmax attention by own kernels: " + fused.problem;
     if (cuda.usable && !library.found) {
       problem = library.problem;
       fix = "install the CUDA run-time libraries, or name the file in DELTRON_CUBLASLT";

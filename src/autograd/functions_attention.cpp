@@ -7,6 +7,7 @@
 #include "kernels/attention_decode.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
+#include "src/autograd/attention_choice.h"
 #include "src/autograd/parameter_gradient.h"
 #include "src/tensor/launch.h"
 
@@ -76,6 +77,7 @@ class AttentionNode : public Node {
   SavedTensor q, k, v, out, log_sum_exp;
   LayoutPtr layout;
   AttentionOptions options;
+  bool fused = false;
   void backward(Context& ctx, BackwardCall& call) override {
     const Tensor tq = q.get(), tk = k.get(), tv = v.get(), o = out.get(), d_o = call.output_gradient(0), lse = log_sum_exp.get();
     Tensor dq = call.destination(0, tq.shape(), tq.dtype());
@@ -99,7 +101,7 @@ class AttentionNode : public Node {
     args.dk = mutable_head_view(dk);
     args.dv = mutable_head_view(dv);
     args.rng = layout->token_rng(options.site, options.drop_probability);
-    DELTRON_LAUNCH_WITH_WORKSPACE(ctx, attention_backward, args);
+    launch_attention(ctx, fused, args);
     call.set_gradient(0, dq);
     call.set_gradient(1, dk);
     call.set_gradient(2, dv);
@@ -176,11 +178,17 @@ Tensor attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v
   args.o = mutable_head_view(out.split_last(args.query_heads));
   args.log_sum_exp = record ? lse.data() : nullptr;
   args.rng = layout->token_rng(options.site, options.drop_probability);
-  DELTRON_LAUNCH_WITH_WORKSPACE(ctx, attention_forward, args);
+  // The question is that of the training whatever is recorded now, so that a replay gets the kernels of the first pass.
+  const bool fused = choose_attention(ctx, options.backend,
+                                      {args.dtype, args.query_heads, args.kv_heads, args.dim, options.drop_probability, layout->longest()})
+                         .fused &&
+                     (options.backend == AttentionBackend::Fused || kernels::fused_attention_refusal(args).empty());
+  launch_attention(ctx, fused, args);
   if (!record) return out;
   auto node = std::make_shared<AttentionNode>(name);
   node->layout = layout;
   node->options = options;
+  node->fused = fused;
   GraphRecorder recorder(ctx, node);
   recorder.input(q, "q");
   recorder.input(k, "k");

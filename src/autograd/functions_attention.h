@@ -2,6 +2,7 @@
 #pragma once
 
 #include "src/autograd/functions_basic.h"
+#include "src/base/attention_backend.h"
 #include "src/autograd/functions_linear.h"
 
 namespace deltron {
@@ -22,9 +23,11 @@ struct AttentionOptions {
   double scale = 0;  // 0: 1/sqrt(D)
   double drop_probability = 0;
   RngSite site;
+  AttentionBackend backend = AttentionBackend::Auto;
 };
 
-// Causal within each document. q [T,Hq,D], k, v [T,Hkv,D] -> [T,Hq*D]. Saves q, k, v, the output and log_sum_exp [T,Hq].
+// Causal within each document. q [T,Hq,D], k, v [T,Hkv,D] -> [T,Hq*D]. Saves q, k, v, the output and log_sum_exp [T,Hq]
+// (its order is that of the kernels which are chosen).
 Tensor attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const LayoutPtr& layout, const AttentionOptions& options,
                  const char* name);
 

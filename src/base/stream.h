@@ -8,6 +8,7 @@ namespace deltron {
 
 class ThreadPool;
 namespace kernels::cuda {
+class FusedAttention;
 class ProductLibrary;
 }
 
@@ -16,6 +17,7 @@ struct StreamHandle {
   void* native = nullptr;                           // cudaStream_t on cuda
   ThreadPool* pool = nullptr;                       // never null
   kernels::cuda::ProductLibrary* products = nullptr;  // cuda: matrix products and their plans, one a context
+  kernels::cuda::FusedAttention* attention = nullptr;  // cuda: cuDNN's attention and its plans, one a context; null where the build has none
 };
 
 }  // namespace deltron

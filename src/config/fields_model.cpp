@@ -55,6 +55,9 @@ void add_model_fields(std::vector<Field>& table) {
   f.add("untie_embeddings_and_output_weights", &M::untie_embeddings_and_output_weights, "an output matrix of its own instead of the embedding's");
   f.add("hidden_dropout", &M::hidden_dropout, "dropout on what each mixer and MLP adds to the residual stream").at_least(0).below(1);
   f.add("attention_dropout", &M::attention_dropout, "dropout on softmax attention probabilities").at_least(0).below(1);
+  f.add_words("attention_backend", &M::attention_backend, {"auto", "fused", "local"},
+              "kernels of softmax attention: fused = cuDNN on cuda (bf16, no attention_dropout, heads of up to 256 channels), an error where it cannot; "
+              "local = own kernels; auto = fused where it can, and the start of a run says which");
   f.add("init_method_std", &M::init_method_std, "standard deviation of initial weights").above(0).at_most(10);
   f.add("gdn_pre_gated_delta_rule_fusion", &M::gdn_pre_gated_delta_rule_fusion, "one kernel for convolution, SiLU, L2 norm and gates before the rule");
   f.add("gdn_gated_output_norm_fusion", &M::gdn_gated_output_norm_fusion, "the gated output norm reads its gate in place; off: from a copy, which is kept");

@@ -102,8 +102,16 @@ void softmax_keys_need_a_softmax_layer(RuleContext& context) {
   if (!layers_known(model) || has_softmax_layers(model)) return;
   context.without_effect({"model.num_attention_heads", "model.num_query_groups", "model.kv_channels", "model.attention_output_gate",
                           "model.qk_layernorm", "model.position_embedding_type", "model.rotary_percent", "model.rotary_base",
-                          "model.attention_dropout"},
+                          "model.attention_dropout", "model.attention_backend"},
                          "read only by softmax attention, and every layer is linear", pattern_keys(), "remove it or choose another linear_attention_freq");
+}
+
+void fused_attention_needs_cuda(RuleContext& context) {
+  const RunConfig& config = context.config;
+  if (config.model.attention_backend != AttentionBackend::Fused || config.training.device == DeviceKind::Cuda) return;
+  context.report(ErrorCode::ConfigInconsistent, {"model.attention_backend", "training.device"},
+                 {"model.attention_backend: fused needs a GPU", "", std::string("training.device: ") + device_name(config.training.device),
+                  "fused attention is cuDNN's", "attention_backend: auto or local, or training.device: cuda"});
 }
 
 void heads_divide_by_groups(RuleContext& context) {
@@ -164,6 +172,7 @@ const std::vector<Rule>& model_rules() {
       {"dt_bias_init_needs_gdn", {255}, "linear_dt_bias_init is set only with gdn", dt_bias_init_needs_gdn},
       {"heads_are_set", {204}, "a softmax layer has num_attention_heads", heads_are_set},
       {"softmax_keys_need_a_softmax_layer", {205}, "keys of softmax attention are set only where a layer has it", softmax_keys_need_a_softmax_layer},
+      {"fused_attention_needs_cuda", {256}, "attention_backend: fused is set only with training.device: cuda", fused_attention_needs_cuda},
       {"heads_divide_by_groups", {206}, "num_query_groups divides num_attention_heads", heads_divide_by_groups},
       {"head_size_is_whole", {207}, "without kv_channels, num_attention_heads divides hidden_size", head_size_is_whole},
       {"rotary_channels_are_even", {208}, "RoPE turns an even, positive number of channels", rotary_channels_are_even},

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "src/base/attention_backend.h"
 #include "src/base/dtype.h"
 
 namespace deltron {
@@ -61,6 +62,7 @@ struct TransformerConfig {
   bool untie_embeddings_and_output_weights = false;
   double hidden_dropout = 0.0;
   double attention_dropout = 0.0;
+  AttentionBackend attention_backend = AttentionBackend::Auto;
   double init_method_std = 0.02;
   bool gdn_pre_gated_delta_rule_fusion = false;
   bool gdn_gated_output_norm_fusion = false;

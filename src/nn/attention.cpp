@@ -19,6 +19,9 @@ SelfAttention::SelfAttention(const LayerSetup& setup, std::uint64_t seed)
       rotary_dim_(::deltron::rotary_dim(*setup.config)),
       rotary_base_(setup.config->rotary_base),
       drop_probability_(setup.config->attention_dropout),
+      // With dropout all passes take the own kernels, those without it (evaluation) too.
+      backend_(drop_probability_ > 0 && setup.config->attention_backend == AttentionBackend::Auto ? AttentionBackend::Local
+                                                                                                  : setup.config->attention_backend),
       norm_options_(setup.norm()) {
   const TransformerConfig& config = *setup.config;
   const std::int64_t h = config.hidden_size, q = heads_ * dim_, kv = groups_ * dim_;
@@ -83,6 +86,7 @@ Tensor SelfAttention::core(Context& ctx, const std::vector<Tensor>& qkv, const L
   AttentionOptions options;
   options.drop_probability = training ? drop_probability_ : 0;
   options.site = {seed_, static_cast<std::uint32_t>(layer_), kRngSiteAttentionDropout};
+  options.backend = cache == nullptr ? backend_ : AttentionBackend::Local;  // generation: a new length every time, so no plans
   if (cache == nullptr) return attention(ctx, queries, keys, qkv[2], layout, options, "attn.core");
   append(ctx, cache->keys, cache->past, keys, "keys");
   append(ctx, cache->values, cache->past, qkv[2], "values");

@@ -25,6 +25,7 @@ class SelfAttention {
   bool gated_, qk_norm_;
   std::int64_t rotary_dim_;
   double rotary_base_, drop_probability_;
+  AttentionBackend backend_;
   NormOptions norm_options_;
   ParameterPtr input_norm_, qkv_weight_, q_norm_, k_norm_, proj_weight_;
 };

@@ -9,20 +9,23 @@
 #include "src/tensor/cuda_device.h"
 #include "src/tensor/profile.h"
 #if DELTRON_HAVE_CUDA
+#include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/products.h"
 #endif
 
 namespace deltron {
 
-// The device side of a context: its compute stream, uploads and matrix products.
+// The device side of a context: its compute stream, uploads, matrix products and fused attention.
 class CudaContext {
  public:
   CudaContext() : stream_(cuda_make_stream()) {
 #if DELTRON_HAVE_CUDA
     products_ = kernels::cuda::make_products();
+    attention_ = kernels::cuda::make_fused_attention();
 #endif
   }
   ~CudaContext() {
+    attention_.reset();
     products_.reset();
     cuda_free_stream(stream_);
   }
@@ -30,6 +33,7 @@ class CudaContext {
   CudaContext& operator=(const CudaContext&) = delete;
   void* stream() const { return stream_; }
   kernels::cuda::ProductLibrary* products() const { return products_.get(); }
+  kernels::cuda::FusedAttention* attention() const { return attention_.get(); }
   void upload(void* to, const void* from, std::int64_t bytes) { synchronizations_ += transfers_.upload(to, from, bytes, stream_); }
   void download_later(void* to, const void* from, std::int64_t bytes) {
     synchronizations_ += transfers_.download_later(to, from, bytes, stream_);
@@ -43,6 +47,7 @@ class CudaContext {
  private:
   void* stream_;
   std::shared_ptr<kernels::cuda::ProductLibrary> products_;
+  std::shared_ptr<kernels::cuda::FusedAttention> attention_;
   CudaTransfers transfers_;
   std::int64_t synchronizations_ = 0;
 };
@@ -61,7 +66,8 @@ Context::Context(const ContextOptions& options) : options_(options) {
 Context::~Context() = default;
 
 StreamHandle Context::stream() {
-  return StreamHandle{options_.device, cuda_ ? cuda_->stream() : nullptr, pool_.get(), cuda_ ? cuda_->products() : nullptr};
+  return StreamHandle{options_.device, cuda_ ? cuda_->stream() : nullptr, pool_.get(), cuda_ ? cuda_->products() : nullptr,
+                      cuda_ ? cuda_->attention() : nullptr};
 }
 
 Stream& Context::copy_out_stream() {

@@ -7,6 +7,7 @@
 #include "src/autograd/offload_manager.h"
 #include "src/model/flops.h"
 #include "src/train/activation_offload.h"
+#include "src/train/attention_report.h"
 #include "src/train/capacity.h"
 #include "src/train/step.h"
 
@@ -29,6 +30,7 @@ Plan make_plan(const RunConfig& config) {
   plan.config = config;
   plan.machine = machine_memory();
   Session session = make_session(config, true, DeviceKind::Meta);
+  plan.attention = attention_report(*session.ctx, config);
   for (const LogicalTensor& logical : session.model->parameters().logical()) {
     plan.parameters.push_back({logical.name, logical.shape, shape_count(logical.shape)});
   }
@@ -71,6 +73,7 @@ std::string to_text(const Plan& plan) {
           std::to_string(softmax_layer_count(model)) + " softmax attention), hidden " + std::to_string(model.hidden_size) + ", vocabulary " +
           std::to_string(model.vocab_size) + "\n";
   text += "parameters  " + thousands(plan.parameter_count) + " (" + human_count(static_cast<double>(plan.parameter_count)) + ")\n";
+  if (!plan.attention.empty()) text += "attention   " + plan.attention + "\n";
   text += "step        " + thousands(plan.tokens_per_step) + " tokens, " +
           human_count(plan.flops_per_token * static_cast<double>(plan.tokens_per_step)) + " FLOPs (" + human_count(plan.flops_per_token) +
           " a token, forward and backward)\n";
@@ -106,6 +109,7 @@ std::string to_text(const Plan& plan) {
 std::string to_json(const Plan& plan) {
   nlohmann::ordered_json json;
   json["parameters"] = plan.parameter_count;
+  if (!plan.attention.empty()) json["attention"] = plan.attention;
   json["tokens_per_step"] = plan.tokens_per_step;
   json["flops_per_token"] = plan.flops_per_token;
   json["peak_bytes"] = plan.memory.peak;

@@ -24,6 +24,7 @@ struct Plan {
   std::int64_t parameter_count = 0;
   MemoryStats memory;                   // after one step: peak and its table by tag
   std::int64_t saved_for_backward = 0;  // at its peak
+  std::string attention;                // which kernels compute softmax attention; empty without
   double flops_per_token = 0;           // forward and backward, at the training length
   std::int64_t tokens_per_step = 0;
   std::vector<ScopeBytes> activations;  // by layer and region, at the end of a micro-batch's forward

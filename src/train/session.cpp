@@ -2,6 +2,7 @@
 #include "src/train/session.h"
 
 #include "src/train/activation_offload.h"
+#include "src/train/attention_report.h"
 #include "src/train/capacity.h"
 
 namespace deltron {
@@ -49,6 +50,7 @@ Session make_session(const RunConfig& config, bool trainable, DeviceKind device)
   // A plan counts past the limit, so that it can tell by how much.
   if (device != DeviceKind::Meta) options.memory_capacity = memory_limit_bytes(config);
   session.ctx = std::make_unique<Context>(options);
+  attention_report(*session.ctx, config);  // asks for what can be had, or says why not
   const auto seed = static_cast<std::uint64_t>(config.training.seed);
   session.model = std::make_unique<HybridLanguageModel>(*session.ctx, config.model, model_dtype(config), trainable, seed);
   session.model->parameters().initialise(*session.ctx, seed);

@@ -2,6 +2,7 @@
 #include "src/train/state_io.h"
 
 #include "src/config/schema.h"
+#include "src/train/attention_report.h"
 
 namespace deltron {
 namespace {
@@ -60,6 +61,8 @@ nlohmann::json update_fingerprint(const Session& session) {
   print["threads"] = session.ctx->pool().threads();
   print["instruction_set"] = instruction_set();
   print["device"] = device_name(session.ctx->device());
+  const std::string attention = attention_kernels(*session.ctx, session.config);
+  if (!attention.empty()) print["attention"] = attention;
   nlohmann::json keys;
   for (const Field& field : config_fields()) {
     const bool matters = field.section == "model" || field.section == "optimizer" || field.section == "data" || field.name() == "training.bf16" ||
@@ -122,7 +125,8 @@ LoadedRun load_run(Session& session, const CheckpointReader& reader, bool weight
     loaded.progress.source_samples = state.value("source_samples", std::int64_t{0});
     session.optimizer->set_updates(state.at("optimizer_updates").get<std::int64_t>());
     const nlohmann::json before = state.at("fingerprint"), now = update_fingerprint(session);
-    for (const char* key : {"threads", "instruction_set", "device"}) {
+    for (const char* key : {"threads", "instruction_set", "device", "attention"}) {
+      if (!before.contains(key) || !now.contains(key)) continue;  // no softmax attention, or a checkpoint from before it was recorded
       if (before.at(key) != now.at(key)) {
         loaded.differences.push_back(std::string(key) + ": " + before.at(key).dump() + " then, " + now.at(key).dump() + " now");
       }

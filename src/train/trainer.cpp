@@ -17,6 +17,7 @@
 #include "src/model/flops.h"
 #include "src/optim/schedule.h"
 #include "src/train/activation_offload.h"
+#include "src/train/attention_report.h"
 #include "src/train/capacity.h"
 #include "src/train/layer_norms.h"
 #include "src/train/loss_window.h"
@@ -79,6 +80,8 @@ class Loop {
     session_ = make_session(config_, true, config_.training.device);
     model_phase.done(thousands(session_.model->parameters().count()) + " parameters, " + std::to_string(session_.ctx->pool().threads()) +
                      " threads, " + instruction_set());
+    const std::string attention = attention_report(*session_.ctx, config_);
+    if (!attention.empty()) log_info("softmax attention: " + attention);
     if (session_.ctx->pool().threads() > available_cores()) {
       log_warning("training.threads " + std::to_string(session_.ctx->pool().threads()) + " exceeds the " + std::to_string(available_cores()) +
                   " processors that this process may use: the bits of so many threads, but slower than with fewer");
@@ -111,6 +114,7 @@ class Loop {
       metrics_->write({{"event", "start"}, {"step", progress_.step}, {"consumed_samples", progress_.consumed_samples},
                        {"train_iters", config_.training.train_iters}, {"parameters", session_.model->parameters().count()},
                        {"threads", session_.ctx->pool().threads()}, {"instruction_set", instruction_set()},
+                       {"attention", attention},
                        {"seed", config_.training.seed}, {"loaded", loaded_from_}});
       if (config_.logging.tensorboard) events_.emplace(join_path(run_, kTensorboardFolder), progress_.step);
     }

@@ -123,6 +123,7 @@ std::vector<Row> rows() {
       {"resume_is_well_formed", gdn({{"checkpoint.save", "r"}, {"checkpoint.resume", "-5"}}), contradiction, "checkpoint.resume", "('-5')"},
       {"dt_bias_init_needs_gdn", gdn({{"model.experimental_attention_variant", "gdn2"}, {"model.linear_dt_bias_init", "log_uniform"}}), no_effect,
        "model.linear_dt_bias_init", "gdn2 draws dt_bias"},
+      {"fused_attention_needs_cuda", softmax({{"model.attention_backend", "fused"}}), contradiction, "model.attention_backend", "training.device: cpu"},
   };
   const std::vector<Edit> linear_keys = {{"linear_attention_freq", "4"}, {"linear_num_key_heads", "2"}, {"linear_num_value_heads", "2"},
                                          {"linear_key_head_dim", "16"}, {"linear_value_head_dim", "16"}, {"linear_conv_kernel_dim", "3"},
@@ -134,7 +135,7 @@ std::vector<Row> rows() {
   }
   const std::vector<Edit> softmax_keys = {{"num_attention_heads", "4"}, {"num_query_groups", "2"}, {"kv_channels", "16"}, {"attention_output_gate", "true"},
                                           {"qk_layernorm", "true"}, {"position_embedding_type", "none"}, {"rotary_percent", "0.5"},
-                                          {"rotary_base", "5000"}, {"attention_dropout", "0.1"}};
+                                          {"rotary_base", "5000"}, {"attention_dropout", "0.1"}, {"attention_backend", "local"}};
   for (const Edit& edit : softmax_keys) {
     const std::string name = "model." + edit.first;
     all.push_back({"softmax_keys_need_a_softmax_layer", gdn({{name, edit.second}}), no_effect, name, "every layer is linear"});

@@ -1,0 +1,27 @@
+// Which kernels serve a softmax attention layer on a context: cuDNN's fused ones or our own, and why. The choice is a pure function
+// of what is asked and of what the machine has, so that a run, its replay and its plan agree.
+#pragma once
+
+#include <string>
+
+#include "kernels/attention_fused.h"
+#include "src/base/attention_backend.h"
+#include "src/tensor/context.h"
+
+namespace deltron {
+
+struct AttentionChoice {
+  bool fused = false;
+  std::string kernels;  // "cuDNN 9.19.0" or "own kernels"
+  std::string reason;   // why the own ones were chosen, or what a plan assumes; may be empty
+  std::string text() const { return kernels + (reason.empty() ? "" : " (" + reason + ")"); }
+};
+
+// ErrorCode::ConfigInconsistent or DeviceUnavailable where `backend` is Fused and the fused kernels cannot serve.
+AttentionChoice choose_attention(Context& ctx, AttentionBackend backend, const kernels::FusedAttentionQuestion& question);
+
+// Launch with the workspace leased; on meta only the lease. `fused`: as chosen.
+void launch_attention(Context& ctx, bool fused, kernels::AttentionForwardArgs& args);
+void launch_attention(Context& ctx, bool fused, kernels::AttentionBackwardArgs& args);
+
+}  // namespace deltron

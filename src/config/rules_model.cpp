@@ -172,7 +172,7 @@ const std::vector<Rule>& model_rules() {
       {"dt_bias_init_needs_gdn", {255}, "linear_dt_bias_init is set only with gdn", dt_bias_init_needs_gdn},
       {"heads_are_set", {204}, "a softmax layer has num_attention_heads", heads_are_set},
       {"softmax_keys_need_a_softmax_layer", {205}, "keys of softmax attention are set only where a layer has it", softmax_keys_need_a_softmax_layer},
-      {"fused_attention_needs_cuda", {256}, "attention_backend: fused is set only with training.device: cuda", fused_attention_needs_cuda},
+      {"fused_attention_needs_cuda", {259}, "attention_backend: fused is set only with training.device: cuda", fused_attention_needs_cuda},
       {"heads_divide_by_groups", {206}, "num_query_groups divides num_attention_heads", heads_divide_by_groups},
       {"head_size_is_whole", {207}, "without kv_channels, num_attention_heads divides hidden_size", head_size_is_whole},
       {"rotary_channels_are_even", {208}, "RoPE turns an even, positive number of channels", rotary_channels_are_even},

@@ -7,8 +7,10 @@
 #include "src/autograd/attention_choice.h"
 #include "src/base/build_options.h"
 #include "src/base/error.h"
-#include "src/tensor/cuda_device.h"
 #include "src/train/plan.h"
+#if DELTRON_HAVE_CUDA
+#include "kernels/cuda/attention_cudnn.h"
+#endif
 
 namespace deltron {
 namespace {
@@ -88,9 +90,7 @@ TEST(AttentionReport, of_a_plan_says_what_it_assumes) {
   const std::string report = attention_report(*plan.ctx, plan.config);
   if (plan.fused) {
     EXPECT_THAT(report, StartsWith("2 layers by cuDNN"));
-    if (!cuda_status().usable) {
-      EXPECT_THAT(report, HasSubstr("assumed"));
-    }
+    EXPECT_EQ(report.find("assumed") != std::string::npos, !kernels::cuda::fused_attention_info().found) << report;
   } else {
     EXPECT_THAT(report, StartsWith("2 layers by own kernels ("));
   }

@@ -13,7 +13,9 @@ using std::to_string;
 constexpr std::int64_t kAlignment = 256, kShortestDense = 64, kShortestBound = 128, kFirstHalfStep = 2048, kScore = 2;
 
 std::int64_t rounded(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
-std::int64_t power_of_two(std::int64_t value) { return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(value))); }
+std::int64_t power_of_two(std::int64_t value) {
+  return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(value)));
+}
 
 struct Bounds {
   std::int64_t above, length;
@@ -41,7 +43,8 @@ void cut(FusedAttentionSchedule& schedule, FusedAttentionCall call, std::int64_t
     most_documents = call.ragged ? static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(room))) : room;
     most_documents = std::min(most_documents, documents);
     if (one > budget) {
-      most_heads = std::clamp<std::int64_t>(static_cast<std::int64_t>(budget / score_bytes(call.length, query_heads / kv_heads)), 1, kv_heads);
+      most_heads = std::clamp<std::int64_t>(static_cast<std::int64_t>(budget / score_bytes(call.length, query_heads / kv_heads)), 1,
+                                            kv_heads);
       while (kv_heads % most_heads != 0) --most_heads;
     }
   }
@@ -60,7 +63,9 @@ void cut(FusedAttentionSchedule& schedule, FusedAttentionCall call, std::int64_t
 
 std::string wrong_stride(const char* name, std::int64_t sequence, std::int64_t token, std::int64_t head, const void* data) {
   constexpr std::int64_t kElements = 8;  // 16 bytes of a 2-byte type
-  if (sequence % kElements == 0 && token % kElements == 0 && head % kElements == 0 && reinterpret_cast<std::uintptr_t>(data) % 16 == 0) return {};
+  if (sequence % kElements == 0 && token % kElements == 0 && head % kElements == 0 &&
+      reinterpret_cast<std::uintptr_t>(data) % 16 == 0)
+    return {};
   return std::string(name) + " does not start its rows on 16 bytes";
 }
 template <class View>
@@ -76,45 +81,52 @@ std::int64_t longest_of(const Documents& documents) {
 
 template <class Args, class... Views>
 std::string call_refusal(const Args& args, bool backward, std::initializer_list<std::string> strides, const Views&... views) {
-  const std::string shape = fused_attention_refusal(
-      FusedAttentionQuestion{args.dtype, args.query_heads, args.kv_heads, args.dim, args.rng.drop_probability, longest_of(args.documents), backward});
+  const std::string shape = fused_attention_refusal(FusedAttentionQuestion{
+      args.dtype, args.query_heads, args.kv_heads, args.dim, args.rng.drop_probability, longest_of(args.documents), backward});
   if (!shape.empty()) return shape;
   for (const std::string& fault : strides) {
     if (!fault.empty()) return fault;
   }
   const bool strided = ((views.sequence_stride != 0) || ...);
   const std::int64_t longest = longest_of(args.documents);
-  if (strided && (longest < kShortestDense || args.documents.count * longest != args.tokens)) return "documents of unequal lengths do not lie packed";
+  if (strided && (longest < kShortestDense || args.documents.count * longest != args.tokens))
+    return "documents of unequal lengths do not lie packed";
   return {};
 }
 
 }  // namespace
 
 std::string fused_attention_refusal(const FusedAttentionQuestion& q) {
-  if (q.dtype != DType::BF16 && q.dtype != DType::F16) return std::string("dtype ") + dtype_name(q.dtype) + "; it takes bf16 and fp16";
+  if (q.dtype != DType::BF16 && q.dtype != DType::F16)
+    return std::string("dtype ") + dtype_name(q.dtype) + "; it takes bf16 and fp16";
   if (q.drop_probability != 0) return "attention_dropout is on, and its own random numbers are not ours";
-  if (q.dim < 8 || q.dim > 256 || q.dim % 8 != 0) return "heads of " + to_string(q.dim) + " channels; it takes multiples of 8 up to 256";
-  if (q.kv_heads <= 0 || q.query_heads % q.kv_heads != 0) return to_string(q.query_heads) + " query heads over " + to_string(q.kv_heads);
+  if (q.dim < 8 || q.dim > 256 || q.dim % 8 != 0)
+    return "heads of " + to_string(q.dim) + " channels; it takes multiples of 8 up to 256";
+  if (q.kv_heads <= 0 || q.query_heads % q.kv_heads != 0)
+    return to_string(q.query_heads) + " query heads over " + to_string(q.kv_heads);
   if (q.backward && score_bytes(q.longest, q.query_heads / q.kv_heads) > static_cast<double>(kFusedMostScoreBytes)) {
-    return "its reproducible backward keeps a score matrix, and that of one key head over " + to_string(q.longest) + " tokens exceeds " +
-           to_string(kFusedMostScoreBytes >> 30) + " GiB";
+    return "its reproducible backward keeps a score matrix, and that of one key head over " + to_string(q.longest) +
+           " tokens exceeds " + to_string(kFusedMostScoreBytes >> 30) + " GiB";
   }
   return {};
 }
 
 std::string fused_attention_refusal(const AttentionForwardArgs& args) {
-  return call_refusal(args, false, {wrong_stride("q", args.q), wrong_stride("k", args.k), wrong_stride("v", args.v), wrong_stride("o", args.o)}, args.q,
-                      args.k, args.v, args.o);
+  return call_refusal(args, false,
+                      {wrong_stride("q", args.q), wrong_stride("k", args.k), wrong_stride("v", args.v), wrong_stride("o", args.o)},
+                      args.q, args.k, args.v, args.o);
 }
 
 std::string fused_attention_refusal(const AttentionBackwardArgs& args) {
-  return call_refusal(args, true,
-                      {wrong_stride("q", args.q), wrong_stride("k", args.k), wrong_stride("v", args.v), wrong_stride("o", args.o),
-                       wrong_stride("d_o", args.d_o), wrong_stride("dq", args.dq), wrong_stride("dk", args.dk), wrong_stride("dv", args.dv)},
-                      args.q, args.k, args.v, args.o, args.d_o, args.dq, args.dk, args.dv);
+  return call_refusal(
+      args, true,
+      {wrong_stride("q", args.q), wrong_stride("k", args.k), wrong_stride("v", args.v), wrong_stride("o", args.o),
+       wrong_stride("d_o", args.d_o), wrong_stride("dq", args.dq), wrong_stride("dk", args.dk), wrong_stride("dv", args.dv)},
+      args.q, args.k, args.v, args.o, args.d_o, args.dq, args.dk, args.dv);
 }
 
-FusedAttentionSchedule fused_attention_schedule(const Documents& documents, std::int64_t query_heads, std::int64_t kv_heads, bool backward) {
+FusedAttentionSchedule fused_attention_schedule(const Documents& documents, std::int64_t query_heads, std::int64_t kv_heads,
+                                                bool backward) {
   FusedAttentionSchedule schedule;
   const std::int64_t* offsets = documents.host();
   std::vector<std::int64_t> lengths;
@@ -132,13 +144,15 @@ FusedAttentionSchedule fused_attention_schedule(const Documents& documents, std:
     const Bounds bounds = bounds_of(lengths[at]);
     std::size_t end = at;
     while (end < lengths.size() && lengths[end] <= bounds.length) ++end;
-    cut(schedule, {.ragged = true, .length = bounds.length, .above = bounds.above}, static_cast<std::int64_t>(end - at), query_heads, kv_heads, backward);
+    cut(schedule, {.ragged = true, .length = bounds.length, .above = bounds.above}, static_cast<std::int64_t>(end - at),
+        query_heads, kv_heads, backward);
     at = end;
   }
   return schedule;
 }
 
-std::int64_t fused_log_sum_exp_place(const FusedAttentionSchedule& schedule, std::int64_t query_heads, std::int64_t token, std::int64_t head) {
+std::int64_t fused_log_sum_exp_place(const FusedAttentionSchedule& schedule, std::int64_t query_heads, std::int64_t token,
+                                     std::int64_t head) {
   if (!schedule.dense) return token * query_heads + head;
   const std::int64_t length = schedule.calls.front().length;
   return (token / length * query_heads + head) * length + token % length;

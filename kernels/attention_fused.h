@@ -1,5 +1,5 @@
-// Softmax attention through a library's fused kernels (cuDNN): what those kernels take, how a micro-batch is cut into calls of them,
-// and the workspace of a call. Pure functions of sizes, the same on every machine; knows no library and no device.
+// Softmax attention through a library's fused kernels (cuDNN): what those kernels take, how a micro-batch is cut into calls of
+// them, and the workspace of a call. Pure functions of sizes, the same on every machine; knows no library and no device.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ struct FusedAttentionQuestion {
 };
 // Why they cannot; empty if they can.
 std::string fused_attention_refusal(const FusedAttentionQuestion& question);
-// The same for strides of one call: rows and heads start on 16 bytes, unequal documents lie packed. Pointers are asked where they exist.
+// The same for strides of one call: rows and heads start on 16 bytes, unequal documents lie packed. Pointers are asked where they
+// exist.
 std::string fused_attention_refusal(const AttentionForwardArgs& args);
 std::string fused_attention_refusal(const AttentionBackwardArgs& args);
 
@@ -28,28 +29,31 @@ std::string fused_attention_refusal(const AttentionBackwardArgs& args);
 // a score matrix (2 bytes a score, kFusedScoreBytes at most where one key head of one document fits into it), hence the cut.
 struct FusedAttentionCall {
   bool ragged = false;
-  std::int64_t batch = 0;          // documents that the kernel's plan has room for; ragged: a power of two
-  std::int64_t length = 0;         // of each; ragged: of the longest that fits
-  std::int64_t above = 0;          // ragged: the call is about documents of above < length' <= length
-  std::int64_t first = 0;          // its first document; ragged: counted among those
-  std::int64_t taken = 0;          // documents; what remains of `batch` is empty
+  std::int64_t batch = 0;   // documents that the kernel's plan has room for; ragged: a power of two
+  std::int64_t length = 0;  // of each; ragged: of the longest that fits
+  std::int64_t above = 0;   // ragged: the call is about documents of above < length' <= length
+  std::int64_t first = 0;   // its first document; ragged: counted among those
+  std::int64_t taken = 0;   // documents; what remains of `batch` is empty
   std::int64_t first_kv_head = 0;
   std::int64_t kv_heads = 0;
 };
 inline constexpr std::int64_t kFusedScoreBytes = std::int64_t{1} << 30;
 inline constexpr std::int64_t kFusedMostScoreBytes = std::int64_t{16} << 30;  // of one key head of one document
 
-// Documents of one length (64 or more; empty ones apart) are a dense batch. Others go by length: the bounds are 128, 256, 512, 1024,
-// then 1.5 x and 2 x of each, so that a document wastes less than half of its call's score matrix and few plans serve all packings.
+// Documents of one length (64 or more; empty ones apart) are a dense batch. Others go by length: the bounds are 128, 256, 512,
+// 1024, then 1.5 x and 2 x of each, so that a document wastes less than half of its call's score matrix and few plans serve all
+// packings.
 struct FusedAttentionSchedule {
   bool dense = false;
   std::vector<FusedAttentionCall> calls;
 };
-FusedAttentionSchedule fused_attention_schedule(const Documents& documents, std::int64_t query_heads, std::int64_t kv_heads, bool backward);
+FusedAttentionSchedule fused_attention_schedule(const Documents& documents, std::int64_t query_heads, std::int64_t kv_heads,
+                                                bool backward);
 
-// log_sum_exp as the fused kernels keep it: dense [documents, query_heads, length], otherwise [tokens, query_heads]. The place of one
-// entry, for tests.
-std::int64_t fused_log_sum_exp_place(const FusedAttentionSchedule& schedule, std::int64_t query_heads, std::int64_t token, std::int64_t head);
+// log_sum_exp as the fused kernels keep it: dense [documents, query_heads, length], otherwise [tokens, query_heads]. The place of
+// one entry, for tests.
+std::int64_t fused_log_sum_exp_place(const FusedAttentionSchedule& schedule, std::int64_t query_heads, std::int64_t token,
+                                     std::int64_t head);
 
 // Places of a call's documents, made on the device: an int32 length each, then an int64 offset for each tensor.
 inline constexpr std::int64_t kFusedTensors = 9;

@@ -30,7 +30,7 @@ while (($#)); do
 done
 cd "$deltron_root"
 
-all_parts=(doctor kernels_aligned kernels_unaligned rules stack verify_fp32 verify_bf16 verify_fp16 train train_again bench_step memcheck racecheck)
+all_parts=(doctor kernels_aligned kernels_unaligned rules attention stack verify_fp32 verify_bf16 verify_fp16 train train_again bench_step memcheck racecheck)
 if ((list)); then
   printf '%s\n' "${all_parts[@]}"
   exit 0
@@ -55,7 +55,7 @@ binary() {
     *) echo "$build/tests/kernels/$1" ;;
   esac
 }
-for name in deltron test_kernels_cuda test_kernels_cuda_rules test_gpu; do
+for name in deltron test_kernels_cuda test_kernels_cuda_rules test_attention_cudnn test_gpu; do
   [[ -x $(binary "$name") ]] || die 2 "$(binary "$name") is missing: build the preset 'release' where nvcc is installed"
 done
 mkdir -p "$output"
@@ -79,6 +79,9 @@ run_part() {
     kernels_aligned) DELTRON_TEST_ALIGNED=1 "$(binary test_kernels_cuda)" --gtest_brief=1 ;;
     kernels_unaligned) "$(binary test_kernels_cuda)" --gtest_brief=1 ;;
     rules) "$(binary test_kernels_cuda_rules)" --gtest_brief=1 ;;
+    attention) # cuDNN's; without cuDNN it could not run
+      "$(binary deltron)" doctor --fast | grep -q '^cudnn *[0-9]' || return 77
+      "$(binary test_attention_cudnn)" --gtest_brief=1 ;;
     stack) "$(binary test_gpu)" --gtest_brief=1 ;;
     verify_fp32) "$(binary deltron)" verify tests/golden --device cuda ;;
     verify_bf16) "$(binary deltron)" verify tests/golden --device cuda --dtype bf16 ;;

@@ -77,8 +77,12 @@ class CudnnAttention : public FusedAttention {
     if (handle_ != nullptr) cudnnDestroy(handle_);
   }
 
-  std::int64_t forward_workspace_bytes(const AttentionForwardArgs& args) override { return most_workspace(problem_of(args), args, false); }
-  std::int64_t backward_workspace_bytes(const AttentionBackwardArgs& args) override { return most_workspace(problem_of(args), args, true); }
+  std::int64_t forward_workspace_bytes(const AttentionForwardArgs& args) override {
+    return most_workspace(problem_of(args), args, false);
+  }
+  std::int64_t backward_workspace_bytes(const AttentionBackwardArgs& args) override {
+    return most_workspace(problem_of(args), args, true);
+  }
   void forward(const AttentionForwardArgs& args, void* stream) override { run(problem_of(args), args, false, stream); }
   void backward(const AttentionBackwardArgs& args, void* stream) override { run(problem_of(args), args, true, stream); }
   std::int64_t plans() const override { return static_cast<std::int64_t>(plans_.size()); }
@@ -142,8 +146,10 @@ class CudnnAttention : public FusedAttention {
   void open() {
     if (handle_ != nullptr) return;
     if (cudnn_library().handle == nullptr) {
-      throw Error(ErrorCode::DeviceUnavailable, ErrorText{"cuDNN is missing", "model.attention_backend", cudnn_library().problem, "the fused attention is cuDNN's",
-                                                          "install cuDNN 9, or name its file in DELTRON_CUDNN, or set model.attention_backend: local"});
+      throw Error(
+          ErrorCode::DeviceUnavailable,
+          ErrorText{"cuDNN is missing", "model.attention_backend", cudnn_library().problem, "the fused attention is cuDNN's",
+                    "install cuDNN 9, or name its file in DELTRON_CUDNN, or set model.attention_backend: local"});
     }
     check(cudnnCreate(&handle_), "start");
   }
@@ -186,8 +192,11 @@ class CudnnAttention : public FusedAttention {
       tensor->set_output(true);
     };
     const auto length = [&](std::int64_t which) {
-      return graph.tensor(
-          Tensor_attributes().set_uid(kLengthUid + which).set_dim({call.batch, 1, 1, 1}).set_stride({1, 1, 1, 1}).set_data_type(fe::DataType_t::INT32));
+      return graph.tensor(Tensor_attributes()
+                              .set_uid(kLengthUid + which)
+                              .set_dim({call.batch, 1, 1, 1})
+                              .set_stride({1, 1, 1, 1})
+                              .set_data_type(fe::DataType_t::INT32));
     };
     const auto settle = [&](auto& options) {
       options.set_attn_scale(static_cast<float>(p.scale));
@@ -238,7 +247,8 @@ class CudnnAttention : public FusedAttention {
     for (const FusedAttentionCall& call : schedule.calls) {
       const Problem p = part(whole, call, args.query_heads / args.kv_heads, schedule.dense);
       const Plan& chosen = plan(p);
-      DELTRON_CHECK_GE(args.workspace.bytes, kAlignment + fused_places_bytes(call) + chosen.workspace, "fused attention: workspace");
+      DELTRON_CHECK_GE(args.workspace.bytes, kAlignment + fused_places_bytes(call) + chosen.workspace,
+                       "fused attention: workspace");
       std::unordered_map<std::int64_t, void*> pointers;
       const auto used = [&](std::int64_t slot) { return p.slots[slot].heads > 0 && (slot != kStats || p.stats); };
       for (std::int64_t i = 0; i < kSlots; ++i) {
@@ -261,7 +271,9 @@ class CudnnAttention : public FusedAttention {
       char* const rest = space + fused_places_bytes(call);
       // Heads above 128 channels: cuDNN (9.14) multiplies what it never wrote behind a document's end by zero, NaN included.
       if (backward && args.dim > kUnreadDim && chosen.workspace > 0)
-        check_status(static_cast<int>(cudaMemsetAsync(rest, 0, static_cast<std::size_t>(chosen.workspace), static_cast<cudaStream_t>(stream))), "attention workspace");
+        check_status(static_cast<int>(
+                         cudaMemsetAsync(rest, 0, static_cast<std::size_t>(chosen.workspace), static_cast<cudaStream_t>(stream))),
+                     "attention workspace");
       check(chosen.graph->execute(handle_, pointers, rest), "launch");
     }
   }

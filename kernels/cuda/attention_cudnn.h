@@ -1,6 +1,6 @@
-// Softmax attention by cuDNN's fused kernels. The library is opened at run time, when first asked for, so that a binary starts where
-// it is absent; plans are the library's first answer for a shape, never timed, and are kept. Host code only; one object a context.
-// A build without cuDNN's headers has the same functions and says so (attention_cudnn_absent.cpp). Knows no tensors.
+// Softmax attention by cuDNN's fused kernels. The library is opened at run time, when first asked for, so that a binary starts
+// where it is absent; plans are the library's first answer for a shape, never timed, and are kept. Host code only; one object a
+// context. A build without cuDNN's headers has the same functions and says so (attention_cudnn_absent.cpp). Knows no tensors.
 #pragma once
 
 #include <memory>
@@ -31,8 +31,8 @@ class FusedAttention {
 };
 std::shared_ptr<FusedAttention> make_fused_attention();
 
-// The caller has asked fused_attention_refusal. log_sum_exp is laid out as fused_log_sum_exp_place says. Without a library object in
-// `stream` (a plan on meta) the workspace is an upper bound from sizes.
+// The caller has asked fused_attention_refusal. log_sum_exp is laid out as fused_log_sum_exp_place says. Without a library object
+// in `stream` (a plan on meta) the workspace is an upper bound from sizes.
 std::int64_t fused_attention_forward_workspace_bytes(const AttentionForwardArgs& args, const StreamHandle& stream);
 void fused_attention_forward(const AttentionForwardArgs& args, const StreamHandle& stream);
 std::int64_t fused_attention_backward_workspace_bytes(const AttentionBackwardArgs& args, const StreamHandle& stream);

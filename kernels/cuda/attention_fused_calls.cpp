@@ -23,7 +23,8 @@ void check_call(const Args& args, const StreamHandle& stream) {
 
 }  // namespace
 
-// The estimate bounds what is asked for, so that a plan on meta and the run count the same bytes; a library that asks for more gets it.
+// The estimate bounds what is asked for, so that a plan on meta and the run count the same bytes; a library that asks for more gets
+// it.
 std::int64_t fused_attention_forward_workspace_bytes(const AttentionForwardArgs& args, const StreamHandle& stream) {
   const std::int64_t bound = estimate(args, false);
   return stream.attention != nullptr ? std::max(bound, stream.attention->forward_workspace_bytes(args)) : bound;

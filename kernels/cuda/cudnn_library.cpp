@@ -63,7 +63,8 @@ CudnnLibrary open_library() {
     const auto get_version = reinterpret_cast<decltype(&cudnnGetVersion)>(dlsym(handle, "cudnnGetVersion"));
     const std::size_t version = get_version != nullptr ? get_version() : 0;
     if (version < kLeastVersion) {
-      tried += (tried.empty() ? "" : ", ") + place + " (" + version_text(version) + ", too old: " + version_text(kLeastVersion) + " is needed)";
+      tried += (tried.empty() ? "" : ", ") + place + " (" + version_text(version) + ", too old: " + version_text(kLeastVersion) +
+               " is needed)";
       dlclose(handle);
       continue;
     }
@@ -96,15 +97,15 @@ F* entry(const char* name) {
 
 }  // namespace
 
-#define DELTRON_CUDNN_ENTRY(name, parameters, arguments)          \
-  cudnnStatus_t name parameters {                                 \
-    static auto* const function = entry<decltype(name)>(#name);   \
+#define DELTRON_CUDNN_ENTRY(name, parameters, arguments)                                      \
+  cudnnStatus_t name parameters {                                                             \
+    static auto* const function = entry<decltype(name)>(#name);                               \
     return function != nullptr ? function arguments : CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED; \
   }
 
 extern "C" {
 
-DELTRON_CUDNN_ENTRY(cudnnCreate, (cudnnHandle_t* handle), (handle))
+DELTRON_CUDNN_ENTRY(cudnnCreate, (cudnnHandle_t * handle), (handle))
 DELTRON_CUDNN_ENTRY(cudnnDestroy, (cudnnHandle_t handle), (handle))
 DELTRON_CUDNN_ENTRY(cudnnSetStream, (cudnnHandle_t handle, cudaStream_t stream), (handle, stream))
 DELTRON_CUDNN_ENTRY(cudnnGetStream, (cudnnHandle_t handle, cudaStream_t* stream), (handle, stream))
@@ -112,8 +113,8 @@ DELTRON_CUDNN_ENTRY(cudnnBackendCreateDescriptor, (cudnnBackendDescriptorType_t 
 DELTRON_CUDNN_ENTRY(cudnnBackendDestroyDescriptor, (cudnnBackendDescriptor_t descriptor), (descriptor))
 DELTRON_CUDNN_ENTRY(cudnnBackendFinalize, (cudnnBackendDescriptor_t descriptor), (descriptor))
 DELTRON_CUDNN_ENTRY(cudnnBackendSetAttribute,
-                    (cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
-                     const void* values),
+                    (cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                     int64_t count, const void* values),
                     (descriptor, name, type, count, values))
 DELTRON_CUDNN_ENTRY(cudnnBackendGetAttribute,
                     (const cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
@@ -137,7 +138,9 @@ void cudnnGetLastErrorString(char* message, std::size_t size) {
 }
 
 // The front end compiles one kernel of its own at run time, a norm on Blackwell. It is not used here, and is refused.
-nvrtcResult nvrtcCreateProgram(nvrtcProgram*, const char*, const char*, int, const char* const*, const char* const*) { return NVRTC_ERROR_INVALID_OPTION; }
+nvrtcResult nvrtcCreateProgram(nvrtcProgram*, const char*, const char*, int, const char* const*, const char* const*) {
+  return NVRTC_ERROR_INVALID_OPTION;
+}
 nvrtcResult nvrtcDestroyProgram(nvrtcProgram*) { return NVRTC_ERROR_INVALID_PROGRAM; }
 nvrtcResult nvrtcCompileProgram(nvrtcProgram, int, const char* const*) { return NVRTC_ERROR_INVALID_PROGRAM; }
 nvrtcResult nvrtcGetCUBINSize(nvrtcProgram, std::size_t*) { return NVRTC_ERROR_INVALID_PROGRAM; }

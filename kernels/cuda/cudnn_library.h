@@ -9,7 +9,7 @@ namespace deltron::kernels::cuda {
 struct CudnnLibrary {
   void* handle = nullptr;  // null: not found
   std::string path, problem;
-  std::string version;     // "9.19.0"
+  std::string version;  // "9.19.0"
 };
 // Opened once in a process, on the first call. Searched: DELTRON_CUDNN (a file or a folder), the loader's own search, the CUDA
 // toolkit, and the folders of Python's nvidia-cudnn packages.

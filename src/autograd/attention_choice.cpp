@@ -61,12 +61,14 @@ AttentionChoice choose_attention(Context& ctx, AttentionBackend backend, const k
     return own;
   }
   if (!have.missing.empty()) {
-    throw Error(ErrorCode::DeviceUnavailable,
-                ErrorText{"fused attention cannot be had", "model.attention_backend", have.missing, "fused attention is cuDNN's, on cuda",
-                          "install cuDNN 9 or name its file in DELTRON_CUDNN; or attention_backend: auto or local"});
+    throw Error(
+        ErrorCode::DeviceUnavailable,
+        ErrorText{"fused attention cannot be had", "model.attention_backend", have.missing, "fused attention is cuDNN's, on cuda",
+                  "install cuDNN 9 or name its file in DELTRON_CUDNN; or attention_backend: auto or local"});
   }
-  throw Error(ErrorCode::ConfigInconsistent, ErrorText{"fused attention cannot serve this model", "model.attention_backend", refusal,
-                                                       "attention_backend: fused never falls back", "attention_backend: auto or local"});
+  throw Error(ErrorCode::ConfigInconsistent,
+              ErrorText{"fused attention cannot serve this model", "model.attention_backend", refusal,
+                        "attention_backend: fused never falls back", "attention_backend: auto or local"});
 }
 
 void launch_attention(Context& ctx, bool fused, kernels::AttentionForwardArgs& args) {

@@ -1,5 +1,5 @@
-// Which kernels compute the softmax attention of a run: said once at its start, recorded with its checkpoints, and refused early where
-// the configuration asks for what cannot be had.
+// Which kernels compute the softmax attention of a run: said once at its start, recorded with its checkpoints, and refused early
+// where the configuration asks for what cannot be had.
 #pragma once
 
 #include "src/train/session.h"

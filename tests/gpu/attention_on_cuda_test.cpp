@@ -56,7 +56,8 @@ TEST(AttentionOnCuda, is_as_near_to_fp32_as_the_own_kernels_are) {
   NEEDS_CUDNN();
   for (const std::vector<std::int64_t>& lengths : layouts()) {
     const test::Batch batch = packed_batch(lengths, 13);
-    ModelRun exact(fused_config(AttentionBackend::Local), DType::F32, 1, DeviceKind::Cuda), own(fused_config(AttentionBackend::Local), DType::BF16, 1, DeviceKind::Cuda),
+    ModelRun exact(fused_config(AttentionBackend::Local), DType::F32, 1, DeviceKind::Cuda),
+        own(fused_config(AttentionBackend::Local), DType::BF16, 1, DeviceKind::Cuda),
         fused(fused_config(AttentionBackend::Fused), DType::BF16, 1, DeviceKind::Cuda);
     const std::vector<double> expected = exact.loss_and_gradients(batch);
     const double by_own = difference(own.loss_and_gradients(batch), expected);
@@ -71,13 +72,14 @@ TEST(AttentionOnCuda, gives_the_same_bits_again_across_contexts_and_with_its_reg
   recompute.recompute_modules = {"core_attn"};
   for (const std::vector<std::int64_t>& lengths : layouts()) {
     const test::Batch batch = packed_batch(lengths, 13);
-    ModelRun one(fused_config(AttentionBackend::Fused), DType::BF16, 1, DeviceKind::Cuda), two(fused_config(AttentionBackend::Fused), DType::BF16, 1, DeviceKind::Cuda);
+    ModelRun one(fused_config(AttentionBackend::Fused), DType::BF16, 1, DeviceKind::Cuda),
+        two(fused_config(AttentionBackend::Fused), DType::BF16, 1, DeviceKind::Cuda);
     const std::vector<std::uint64_t> first = bits_of(one.loss_and_gradients(batch));
     EXPECT_TRUE(bits_of(one.loss_and_gradients(batch)) == first);
     EXPECT_TRUE(bits_of(two.loss_and_gradients(batch)) == first);
     two.model.parameters().zero_main_gradients(two.ctx);
-    const Tensor loss = two.model.loss(two.ctx, int_tensor(two.ctx, batch.ids), int_tensor(two.ctx, batch.labels, "labels"), two.layout(batch),
-                                       {.training = true, .recompute = make_recompute_plan(recompute)}, 0.1);
+    const Tensor loss = two.model.loss(two.ctx, int_tensor(two.ctx, batch.ids), int_tensor(two.ctx, batch.labels, "labels"),
+                                       two.layout(batch), {.training = true, .recompute = make_recompute_plan(recompute)}, 0.1);
     std::vector<double> values = to_doubles(two.ctx, loss);
     backward(two.ctx, {loss}, {make_tensor(two.ctx, {1}, DType::F64, {1}, "seed")});
     for (const ParameterPtr& parameter : two.model.parameters().all()) {
@@ -114,7 +116,8 @@ TEST(AttentionOnCuda, the_plan_counts_its_workspace) {
       const auto layout = std::make_shared<const SequenceLayout>(ctx, batch.offsets, batch.offsets.back());
       if (i == 0 && device == DeviceKind::Cuda) model.parameters().initialise(ctx, 5);
       model.parameters().zero_main_gradients(ctx);
-      const Tensor loss = model.loss(ctx, int_tensor(ctx, batch.ids), int_tensor(ctx, batch.labels, "labels"), layout, {.training = true}, 0.1);
+      const Tensor loss =
+          model.loss(ctx, int_tensor(ctx, batch.ids), int_tensor(ctx, batch.labels, "labels"), layout, {.training = true}, 0.1);
       backward(ctx, {loss}, {make_tensor(ctx, {1}, DType::F64, {1}, "seed")});
     }
     return ctx.memory()->stats();

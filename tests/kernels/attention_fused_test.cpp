@@ -1,4 +1,5 @@
-// kernels/attention_fused: what the fused kernels are asked for, how documents are cut into calls, and the workspace that is counted.
+// kernels/attention_fused: what the fused kernels are asked for, how documents are cut into calls, and the workspace that is
+// counted.
 #include "kernels/attention_fused.h"
 
 #include <gmock/gmock.h>
@@ -118,8 +119,13 @@ void expect_served_once(const std::vector<std::int64_t>& lengths, std::int64_t q
 }
 
 TEST(FusedAttentionSchedule, serves_every_document_and_head_once) {
-  const std::vector<std::vector<std::int64_t>> batches = {
-      {1}, {64, 64}, {63, 63}, {4096, 4096, 4096, 4096, 4096}, {5, 0, 700, 128, 129, 256, 257, 3000, 1536, 1537, 0, 12}, {20000, 1, 20000, 20000}, {0, 0}};
+  const std::vector<std::vector<std::int64_t>> batches = {{1},
+                                                          {64, 64},
+                                                          {63, 63},
+                                                          {4096, 4096, 4096, 4096, 4096},
+                                                          {5, 0, 700, 128, 129, 256, 257, 3000, 1536, 1537, 0, 12},
+                                                          {20000, 1, 20000, 20000},
+                                                          {0, 0}};
   for (const std::vector<std::int64_t>& lengths : batches) {
     for (bool backward : {false, true}) {
       expect_served_once(lengths, 8, 2, backward);
@@ -158,7 +164,8 @@ TEST(FusedAttentionSchedule, needs_few_plans_whatever_the_packing) {
     std::vector<std::int64_t> lengths;
     for (std::int64_t n = 0; n < 40; ++n) lengths.push_back(1 + (seed * 7919 + n * n * 104729) % 4096);
     const Batch batch(lengths);
-    for (const FusedAttentionCall& call : fused_attention_schedule(batch.documents(), 8, 2, true).calls) ++shapes[{call.batch, call.length}];
+    for (const FusedAttentionCall& call : fused_attention_schedule(batch.documents(), 8, 2, true).calls)
+      ++shapes[{call.batch, call.length}];
   }
   EXPECT_LT(shapes.size(), 40u);
 }
@@ -178,8 +185,8 @@ TEST(FusedAttentionStatistics, have_one_place_for_every_token_and_head) {
 
 // What cuDNN 9.14 and 9.19 were seen to ask for the whole of these, in GB.
 TEST(FusedAttentionWorkspace, bounds_what_was_measured) {
-  const FusedAttentionCall first{.batch = 1, .length = 8192, .taken = 1, .kv_heads = 8}, second{.batch = 8, .length = 4096, .taken = 8, .kv_heads = 2},
-      third{.batch = 1, .length = 8192, .taken = 1, .kv_heads = 4};
+  const FusedAttentionCall first{.batch = 1, .length = 8192, .taken = 1, .kv_heads = 8},
+      second{.batch = 8, .length = 4096, .taken = 8, .kv_heads = 2}, third{.batch = 1, .length = 8192, .taken = 1, .kv_heads = 4};
   EXPECT_NEAR(static_cast<double>(fused_workspace_estimate(first, 4, 128, true)) / 1e9, 4.4, 0.05);
   EXPECT_NEAR(static_cast<double>(fused_workspace_estimate(second, 4, 128, true)) / 1e9, 2.3, 0.05);
   EXPECT_NEAR(static_cast<double>(fused_workspace_estimate(third, 4, 256, true)) / 1e9, 2.3, 0.05);

@@ -118,7 +118,8 @@ TEST(AttentionReport, of_fused_refuses_what_the_kernels_do_not_take) {
   EXPECT_THAT(text, HasSubstr("heads of 12 channels"));
 }
 
-// The score matrix of the fused backward shows in the plan: 2 documents x 4 heads x 4096^2 x 2 bytes, of which half must show at least.
+// The score matrix of the fused backward shows in the plan: 2 documents x 4 heads x 4096^2 x 2 bytes, of which half must show at
+// least.
 TEST(AttentionReport, of_a_plan_counts_the_workspace_of_the_kernels_it_names) {
   PlannedForCuda plan;
   if (!plan.fused) GTEST_SKIP() << "no fused kernels for a plan here";

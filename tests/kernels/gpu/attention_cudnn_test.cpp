@@ -1,5 +1,5 @@
-// kernels/cuda/attention_cudnn: cuDNN's attention against the plain double reference, as dense batches and as ragged documents, with
-// strided views inside larger rows of NaN; documents isolated; the same bits run after run; plans chosen once.
+// kernels/cuda/attention_cudnn: cuDNN's attention against the plain double reference, as dense batches and as ragged documents,
+// with strided views inside larger rows of NaN; documents isolated; the same bits run after run; plans chosen once.
 #include "kernels/cuda/attention_cudnn.h"
 
 #include <cuda_runtime_api.h>
@@ -31,7 +31,12 @@ void must(cudaError_t status) { kernels::cuda::check_status(static_cast<int>(sta
 class DeviceHeads {
  public:
   DeviceHeads(DType dtype, std::int64_t tokens, std::int64_t heads, std::int64_t dim, std::int64_t gap)
-      : dtype_(dtype), tokens_(tokens), heads_(heads), dim_(dim), stride_(heads * dim + gap), host_(static_cast<std::size_t>(tokens * stride_ + 2 * kGuard), kNan) {
+      : dtype_(dtype),
+        tokens_(tokens),
+        heads_(heads),
+        dim_(dim),
+        stride_(heads * dim + gap),
+        host_(static_cast<std::size_t>(tokens * stride_ + 2 * kGuard), kNan) {
     must(cudaMalloc(reinterpret_cast<void**>(&device_), bytes()));
     must(cudaMemcpy(device_, host_.data(), bytes(), cudaMemcpyHostToDevice));
   }
@@ -100,7 +105,8 @@ struct Case {
 };
 
 void PrintTo(const Case& c, std::ostream* out) {
-  *out << dtype_name(c.dtype) << " documents " << c.lengths.size() << " heads " << c.query_heads << "/" << c.kv_heads << " dim " << c.dim << " gap " << c.gap;
+  *out << dtype_name(c.dtype) << " documents " << c.lengths.size() << " heads " << c.query_heads << "/" << c.kv_heads << " dim "
+       << c.dim << " gap " << c.gap;
 }
 
 struct Problem {
@@ -128,18 +134,21 @@ struct Problem {
 
   Result run(kernels::cuda::FusedAttention& library) const {
     const auto heads = [&](std::int64_t count) { return DeviceHeads(c.dtype, tokens, count, c.dim, c.gap); };
-    DeviceHeads bq = heads(c.query_heads), bk = heads(c.kv_heads), bv = heads(c.kv_heads), bdo = heads(c.query_heads), o = heads(c.query_heads),
-                dq = heads(c.query_heads), dk = heads(c.kv_heads), dv = heads(c.kv_heads);
+    DeviceHeads bq = heads(c.query_heads), bk = heads(c.kv_heads), bv = heads(c.kv_heads), bdo = heads(c.query_heads),
+                o = heads(c.query_heads), dq = heads(c.query_heads), dk = heads(c.kv_heads), dv = heads(c.kv_heads);
     bq.set(q), bk.set(k), bv.set(v), bdo.set(d_o);
     const DeviceBytes lse(static_cast<std::size_t>(tokens * c.query_heads) * sizeof(float));
     const DeviceBytes offsets(reference.cu_seqlens.size() * sizeof(std::int64_t));
-    must(cudaMemcpy(offsets.data(), reference.cu_seqlens.data(), reference.cu_seqlens.size() * sizeof(std::int64_t), cudaMemcpyHostToDevice));
+    must(cudaMemcpy(offsets.data(), reference.cu_seqlens.data(), reference.cu_seqlens.size() * sizeof(std::int64_t),
+                    cudaMemcpyHostToDevice));
     StreamHandle stream;
     stream.device = DeviceKind::Cuda;
     stream.attention = &library;
     kernels::AttentionForwardArgs f;
-    f.tokens = tokens, f.query_heads = c.query_heads, f.kv_heads = c.kv_heads, f.dim = c.dim, f.dtype = c.dtype, f.scale = reference.scale;
-    f.documents = {static_cast<std::int64_t>(c.lengths.size()), static_cast<const std::int64_t*>(offsets.data()), reference.cu_seqlens.data()};
+    f.tokens = tokens, f.query_heads = c.query_heads, f.kv_heads = c.kv_heads, f.dim = c.dim, f.dtype = c.dtype,
+    f.scale = reference.scale;
+    f.documents = {static_cast<std::int64_t>(c.lengths.size()), static_cast<const std::int64_t*>(offsets.data()),
+                   reference.cu_seqlens.data()};
     f.q = bq.view(), f.k = bk.view(), f.v = bv.view(), f.o = o.out(), f.log_sum_exp = lse.data();
     EXPECT_EQ(kernels::fused_attention_refusal(f), "");
     {
@@ -164,7 +173,8 @@ struct Problem {
     const FusedAttentionSchedule schedule = kernels::fused_attention_schedule(f.documents, c.query_heads, c.kv_heads, false);
     for (std::int64_t t = 0; t < tokens; ++t) {
       for (std::int64_t h = 0; h < c.query_heads; ++h)
-        r.log_sum_exp.push_back(static_cast<double>(raw[static_cast<std::size_t>(kernels::fused_log_sum_exp_place(schedule, c.query_heads, t, h))]));
+        r.log_sum_exp.push_back(
+            static_cast<double>(raw[static_cast<std::size_t>(kernels::fused_log_sum_exp_place(schedule, c.query_heads, t, h))]));
     }
     StreamHandle plan_only;
     r.bound = kernels::cuda::fused_attention_backward_workspace_bytes(b, plan_only);
@@ -181,7 +191,8 @@ struct Problem {
 
 // One library object for all tests, as a context has one. Null where cuDNN is not here.
 kernels::cuda::FusedAttention* library() {
-  static const std::shared_ptr<kernels::cuda::FusedAttention> one = kernels::cuda::fused_attention_info().found ? kernels::cuda::make_fused_attention() : nullptr;
+  static const std::shared_ptr<kernels::cuda::FusedAttention> one =
+      kernels::cuda::fused_attention_info().found ? kernels::cuda::make_fused_attention() : nullptr;
   return one.get();
 }
 
@@ -201,14 +212,14 @@ const std::vector<Case>& cases() {
       {DType::BF16, {256}, 8, 2, 128, 0},
       {DType::F16, {256}, 8, 2, 128, 0},
       {DType::BF16, {256, 256, 256}, 8, 2, 64, 64},
-      {DType::BF16, {192, 192}, 8, 2, 128, 8},                              // not a multiple of 128
+      {DType::BF16, {192, 192}, 8, 2, 128, 8},  // not a multiple of 128
       {DType::BF16, {100, 100, 100}, 4, 1, 128, 0},
       {DType::BF16, {64}, 4, 4, 64, 0},
       {DType::BF16, {512}, 32, 8, 128, 0},
       {DType::BF16, {256, 256}, 8, 2, 256, 0},
-      {DType::BF16, {1}, 8, 2, 128, 0},                                     // a ragged call of one token
+      {DType::BF16, {1}, 8, 2, 128, 0},  // a ragged call of one token
       {DType::BF16, {1, 2, 3, 63, 64, 65, 127, 128, 129, 300}, 8, 2, 128, 0},
-      {DType::BF16, {37, 0, 51, 1, 40}, 8, 2, 64, 72},                      // empty documents, strided
+      {DType::BF16, {37, 0, 51, 1, 40}, 8, 2, 64, 72},  // empty documents, strided
       {DType::F16, {130, 260, 20}, 8, 2, 128, 16},
       {DType::BF16, {500, 130, 7, 260}, 32, 8, 128, 0},
       {DType::BF16, {300, 150}, 4, 2, 256, 0},
@@ -216,7 +227,7 @@ const std::vector<Case>& cases() {
       {DType::BF16, {1, 130, 64, 300, 7}, 8, 2, 256, 64},
       {DType::BF16, {300, 20, 128}, 4, 1, 192, 0},
       {DType::BF16, {128, 128, 1}, 8, 8, 64, 0},
-      {DType::BF16, {90, 200}, 6, 2, 40, 0},                                // a head that is a multiple of 8 alone
+      {DType::BF16, {90, 200}, 6, 2, 40, 0},  // a head that is a multiple of 8 alone
   };
   return list;
 }
@@ -230,14 +241,16 @@ TEST_P(CudnnAttention, equals_the_reference_forward_and_backward) {
   const auto gradients = problem.reference.backward(problem.q, problem.k, problem.v, problem.d_o);
   const Problem::Result ours = problem.run(*library());
   EXPECT_TRUE(ours.intact) << "written outside";
-  const double limit = GetParam().dtype == DType::BF16 ? 6e-3 : 1e-3;  // storage rounding: 2^-9 and 2^-12 an entry, probabilities too
+  const double limit =
+      GetParam().dtype == DType::BF16 ? 6e-3 : 1e-3;  // storage rounding: 2^-9 and 2^-12 an entry, probabilities too
   EXPECT_LT(error_ratio(ours.o, expected.o), limit);
   EXPECT_LT(error_ratio(ours.log_sum_exp, expected.log_sum_exp), 1e-5);
   EXPECT_LT(error_ratio(ours.dv, gradients.dv), 2 * limit);
   EXPECT_LE(ours.asked, ours.bound) << "the plan counts less than cuDNN wants";
-  std::printf("workspace of the backward: bound %lld asked %lld; error o %.2e lse %.2e dv %.2e dq %.2e dk %.2e\n", static_cast<long long>(ours.bound),
-              static_cast<long long>(ours.asked), error_ratio(ours.o, expected.o), error_ratio(ours.log_sum_exp, expected.log_sum_exp),
-              error_ratio(ours.dv, gradients.dv), error_ratio(ours.dq, gradients.dq), error_ratio(ours.dk, gradients.dk));
+  std::printf("workspace of the backward: bound %lld asked %lld; error o %.2e lse %.2e dv %.2e dq %.2e dk %.2e\n",
+              static_cast<long long>(ours.bound), static_cast<long long>(ours.asked), error_ratio(ours.o, expected.o),
+              error_ratio(ours.log_sum_exp, expected.log_sum_exp), error_ratio(ours.dv, gradients.dv),
+              error_ratio(ours.dq, gradients.dq), error_ratio(ours.dk, gradients.dk));
   if (problem.tokens == 1) return;  // a single key: dq and dk are zero, ratios mean nothing
   EXPECT_LT(error_ratio(ours.dq, gradients.dq), 2 * limit);
   EXPECT_LT(error_ratio(ours.dk, gradients.dk), 2 * limit);
@@ -255,8 +268,9 @@ TEST_P(CudnnAttention, gives_the_same_bits_again_and_asks_for_no_new_plan) {
   EXPECT_GT(other->plans(), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(cases, CudnnAttention, ::testing::ValuesIn(cases()),
-                         [](const ::testing::TestParamInfo<Case>& chosen) { return std::string(dtype_name(chosen.param.dtype)) + "_" + std::to_string(chosen.index); });
+INSTANTIATE_TEST_SUITE_P(cases, CudnnAttention, ::testing::ValuesIn(cases()), [](const ::testing::TestParamInfo<Case>& chosen) {
+  return std::string(dtype_name(chosen.param.dtype)) + "_" + std::to_string(chosen.index);
+});
 
 // Documents of every length from 1 to 70: borders of tiles, many short documents in one call.
 TEST(CudnnAttentionDocuments, of_every_short_length_equal_the_reference) {
@@ -282,7 +296,8 @@ TEST(CudnnAttentionDocuments, change_no_bit_of_each_other) {
     const Problem before(c);
     Problem after = before;
     const std::int64_t begin = lengths[0], end = begin + lengths[1], wide = c.query_heads * c.dim, narrow = c.kv_heads * c.dim;
-    for (std::vector<double>* x : {&after.q, &after.d_o}) std::fill(x->begin() + begin * wide, x->begin() + end * wide, std::nan(""));
+    for (std::vector<double>* x : {&after.q, &after.d_o})
+      std::fill(x->begin() + begin * wide, x->begin() + end * wide, std::nan(""));
     for (std::vector<double>* x : {&after.k, &after.v}) std::fill(x->begin() + begin * narrow, x->begin() + end * narrow, -2.0);
     const Problem::Result a = before.run(*library()), b = after.run(*library());
     const auto compare = [&](const std::vector<double>& x, const std::vector<double>& y, std::int64_t width) {
@@ -343,7 +358,8 @@ TEST(CudnnAttentionCuts, over_key_heads_equal_those_heads_alone) {
       }
       return to;
     };
-    part.q = take(problem.q, 8, 64), part.d_o = take(problem.d_o, 8, 64), part.k = take(problem.k, 1, 64), part.v = take(problem.v, 1, 64);
+    part.q = take(problem.q, 8, 64), part.d_o = take(problem.d_o, 8, 64), part.k = take(problem.k, 1, 64),
+    part.v = take(problem.v, 1, 64);
     const Problem::Result one = part.run(*library());
     EXPECT_LT(error_ratio(take(all.o, 8, 64), one.o), 1e-3);
     EXPECT_LT(error_ratio(take(all.dq, 8, 64), one.dq), 4e-3);

@@ -102,6 +102,8 @@ std::string fused_attention_refusal(const FusedAttentionQuestion& q) {
   if (q.drop_probability != 0) return "attention_dropout is on, and its own random numbers are not ours";
   if (q.dim < 8 || q.dim > 256 || q.dim % 8 != 0)
     return "heads of " + to_string(q.dim) + " channels; it takes multiples of 8 up to 256";
+  if (q.dim > kFusedNarrowDim && q.library_version != 0 && q.library_version < kFusedWideHeadsVersion)
+    return "heads of " + to_string(q.dim) + " channels, of which cuDNN below 9.19 computes wrong gradients; it takes up to 128";
   if (q.kv_heads <= 0 || q.query_heads % q.kv_heads != 0)
     return to_string(q.query_heads) + " query heads over " + to_string(q.kv_heads);
   if (q.backward && score_bytes(q.longest, q.query_heads / q.kv_heads) > static_cast<double>(kFusedMostScoreBytes)) {

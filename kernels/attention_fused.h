@@ -17,7 +17,10 @@ struct FusedAttentionQuestion {
   double drop_probability = 0;
   std::int64_t longest = 0;  // document, in tokens
   bool backward = true;
+  std::int64_t library_version = 0;  // cuDNN's, 91900 is 9.19.0; 0: not known, taken as new
 };
+// Seen wrong with 9.14 (gradients over documents of unequal lengths), right with 9.19: heads above 128 channels.
+inline constexpr std::int64_t kFusedWideHeadsVersion = 91900, kFusedNarrowDim = 128;
 // Why they cannot; empty if they can.
 std::string fused_attention_refusal(const FusedAttentionQuestion& question);
 // The same for strides of one call: rows and heads start on 16 bytes, unequal documents lie packed. Pointers are asked where they

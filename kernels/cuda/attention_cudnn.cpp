@@ -24,7 +24,7 @@ using TensorPtr = std::shared_ptr<Tensor_attributes>;
 // The order of offsets in AttentionPlacesArgs, and the numbers of the graphs' tensors.
 enum Slot : std::int64_t { kQ, kK, kV, kO, kStats, kDO, kDQ, kDK, kDV, kSlots };
 static_assert(kSlots == kFusedTensors);
-constexpr std::int64_t kOffsetUid = 20, kLengthUid = 40, kAlignment = 256, kUnreadDim = 128;
+constexpr std::int64_t kOffsetUid = 20, kLengthUid = 40, kAlignment = 256;
 std::int64_t uid(std::int64_t slot) { return slot + 1; }
 
 struct SlotView {
@@ -269,11 +269,13 @@ class CudnnAttention : public FusedAttention {
         }
       }
       char* const rest = space + fused_places_bytes(call);
-      // Heads above 128 channels: cuDNN (9.14) multiplies what it never wrote behind a document's end by zero, NaN included.
-      if (backward && args.dim > kUnreadDim && chosen.workspace > 0)
+      // Heads above 128 channels behind a document's end: cuDNN multiplies what it never wrote by zero, NaN included.
+      const bool padded = call.ragged || call.length % 128 != 0;
+      if (backward && padded && args.dim > kFusedNarrowDim && chosen.workspace > 0) {
         check_status(static_cast<int>(
                          cudaMemsetAsync(rest, 0, static_cast<std::size_t>(chosen.workspace), static_cast<cudaStream_t>(stream))),
                      "attention workspace");
+      }
       check(chosen.graph->execute(handle_, pointers, rest), "launch");
     }
   }
@@ -286,7 +288,7 @@ class CudnnAttention : public FusedAttention {
 
 FusedAttentionInfo fused_attention_info() {
   const CudnnLibrary& library = cudnn_library();
-  return {true, library.handle != nullptr, library.path, library.version, library.problem};
+  return {true, library.handle != nullptr, library.path, library.version, library.problem, library.number};
 }
 
 std::shared_ptr<FusedAttention> make_fused_attention() { return std::make_shared<CudnnAttention>(); }

@@ -15,6 +15,7 @@ struct FusedAttentionInfo {
   bool built = false;  // this binary has the code
   bool found = false;
   std::string path, version, problem;
+  std::int64_t number = 0;  // 91900 is 9.19.0
 };
 // Looks; needs no GPU and never throws.
 FusedAttentionInfo fused_attention_info();

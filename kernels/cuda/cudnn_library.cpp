@@ -71,6 +71,7 @@ CudnnLibrary open_library() {
     library.handle = handle;
     library.path = place;
     library.version = version_text(version);
+    library.number = static_cast<std::int64_t>(version);
     return library;
   }
   library.problem = "cuDNN was not found; tried: " + tried;

@@ -2,6 +2,7 @@
 // opened library, so that nothing is linked against it. Host code only.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace deltron::kernels::cuda {
@@ -9,7 +10,8 @@ namespace deltron::kernels::cuda {
 struct CudnnLibrary {
   void* handle = nullptr;  // null: not found
   std::string path, problem;
-  std::string version;  // "9.19.0"
+  std::string version;      // "9.19.0"
+  std::int64_t number = 0;  // 91900
 };
 // Opened once in a process, on the first call. Searched: DELTRON_CUDNN (a file or a folder), the loader's own search, the CUDA
 // toolkit, and the folders of Python's nvidia-cudnn packages.

@@ -18,6 +18,7 @@ struct FusedKernels {
   bool cuda = false;    // the kernels are a GPU's
   std::string missing;  // why there are none; empty: there are
   std::string name, assumption;
+  std::int64_t version = 0;
 };
 
 FusedKernels& fused_kernels(Context& ctx) {
@@ -32,6 +33,7 @@ FusedKernels& fused_kernels(Context& ctx) {
 #if DELTRON_HAVE_CUDA
   const kernels::cuda::FusedAttentionInfo info = kernels::cuda::fused_attention_info();
   have.name = "cuDNN " + info.version;
+  have.version = info.number;
   if (info.found) return have;
   if (info.built && ctx.is_meta() && !cuda_status().usable) {  // a plan for another machine
     have.name = "cuDNN";
@@ -47,13 +49,14 @@ FusedKernels& fused_kernels(Context& ctx) {
 
 }  // namespace
 
-AttentionChoice choose_attention(Context& ctx, AttentionBackend backend, const kernels::FusedAttentionQuestion& question) {
+AttentionChoice choose_attention(Context& ctx, AttentionBackend backend, kernels::FusedAttentionQuestion question) {
   AttentionChoice own{false, "own kernels", ""};
   if (backend == AttentionBackend::Local) {
     own.reason = "attention_backend: local";
     return own;
   }
   const FusedKernels& have = fused_kernels(ctx);
+  question.library_version = have.version;
   const std::string refusal = have.missing.empty() ? kernels::fused_attention_refusal(question) : std::string();
   if (have.missing.empty() && refusal.empty()) return {true, have.name, have.assumption};
   if (backend == AttentionBackend::Auto) {

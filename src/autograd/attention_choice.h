@@ -17,8 +17,9 @@ struct AttentionChoice {
   std::string text() const { return kernels + (reason.empty() ? "" : " (" + reason + ")"); }
 };
 
-// ErrorCode::ConfigInconsistent or DeviceUnavailable where `backend` is Fused and the fused kernels cannot serve.
-AttentionChoice choose_attention(Context& ctx, AttentionBackend backend, const kernels::FusedAttentionQuestion& question);
+// The library's version is filled in here. ErrorCode::ConfigInconsistent or DeviceUnavailable where `backend` is Fused and the
+// fused kernels cannot serve.
+AttentionChoice choose_attention(Context& ctx, AttentionBackend backend, kernels::FusedAttentionQuestion question);
 
 // Launch with the workspace leased; on meta only the lease. `fused`: as chosen.
 void launch_attention(Context& ctx, bool fused, kernels::AttentionForwardArgs& args);

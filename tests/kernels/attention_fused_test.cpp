@@ -51,6 +51,16 @@ TEST(FusedAttentionRefusal, of_long_documents_concerns_the_backward_alone) {
   EXPECT_EQ(fused_attention_refusal(q), "");
 }
 
+TEST(FusedAttentionRefusal, of_wide_heads_depends_on_the_version_of_cudnn) {
+  FusedAttentionQuestion q = good();
+  q.library_version = 91400;
+  EXPECT_EQ(fused_attention_refusal(q), "");
+  q.dim = 256;
+  EXPECT_THAT(fused_attention_refusal(q), HasSubstr("heads of 256 channels, of which cuDNN below 9.19"));
+  q.library_version = 91900;
+  EXPECT_EQ(fused_attention_refusal(q), "");
+}
+
 struct Batch {
   explicit Batch(const std::vector<std::int64_t>& lengths) : offsets{0} {
     for (std::int64_t length : lengths) offsets.push_back(offsets.back() + length);

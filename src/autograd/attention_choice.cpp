@@ -74,32 +74,46 @@ AttentionChoice choose_attention(Context& ctx, AttentionBackend backend, kernels
                         "attention_backend: fused never falls back", "attention_backend: auto or local"});
 }
 
-void launch_attention(Context& ctx, bool fused, kernels::AttentionForwardArgs& args) {
-  if (!fused) {
-    DELTRON_LAUNCH_WITH_WORKSPACE(ctx, attention_forward, args);
-    return;
-  }
+std::int64_t attention_workspace_bytes(Context& ctx, bool fused, const kernels::AttentionForwardArgs& args) {
 #if DELTRON_HAVE_CUDA
-  const WorkspaceLease lease(ctx, kernels::cuda::fused_attention_forward_workspace_bytes(args, ctx.stream()));
-  args.workspace = lease.workspace();
-  if (!ctx.is_meta()) kernels::cuda::fused_attention_forward(args, ctx.stream());
-#else
-  DELTRON_CHECK(false, "a build without CUDA has no fused attention");
+  if (fused) return kernels::cuda::fused_attention_forward_workspace_bytes(args, ctx.stream());
 #endif
+  DELTRON_CHECK(!fused, "a build without CUDA has no fused attention");
+  return DELTRON_WORKSPACE_BYTES(ctx, attention_forward, args);
+}
+
+void launch_attention_in(Context& ctx, bool fused, const kernels::AttentionForwardArgs& args) {
+#if DELTRON_HAVE_CUDA
+  if (fused && !ctx.is_meta()) return kernels::cuda::fused_attention_forward(args, ctx.stream());
+#endif
+  if (!fused) DELTRON_LAUNCH(ctx, attention_forward, args);
+}
+
+void launch_attention(Context& ctx, bool fused, kernels::AttentionForwardArgs& args) {
+  const WorkspaceLease lease(ctx, attention_workspace_bytes(ctx, fused, args));
+  args.workspace = lease.workspace();
+  launch_attention_in(ctx, fused, args);
+}
+
+std::int64_t attention_workspace_bytes(Context& ctx, bool fused, const kernels::AttentionBackwardArgs& args) {
+#if DELTRON_HAVE_CUDA
+  if (fused) return kernels::cuda::fused_attention_backward_workspace_bytes(args, ctx.stream());
+#endif
+  DELTRON_CHECK(!fused, "a build without CUDA has no fused attention");
+  return DELTRON_WORKSPACE_BYTES(ctx, attention_backward, args);
+}
+
+void launch_attention_in(Context& ctx, bool fused, const kernels::AttentionBackwardArgs& args) {
+#if DELTRON_HAVE_CUDA
+  if (fused && !ctx.is_meta()) return kernels::cuda::fused_attention_backward(args, ctx.stream());
+#endif
+  if (!fused) DELTRON_LAUNCH(ctx, attention_backward, args);
 }
 
 void launch_attention(Context& ctx, bool fused, kernels::AttentionBackwardArgs& args) {
-  if (!fused) {
-    DELTRON_LAUNCH_WITH_WORKSPACE(ctx, attention_backward, args);
-    return;
-  }
-#if DELTRON_HAVE_CUDA
-  const WorkspaceLease lease(ctx, kernels::cuda::fused_attention_backward_workspace_bytes(args, ctx.stream()));
+  const WorkspaceLease lease(ctx, attention_workspace_bytes(ctx, fused, args));
   args.workspace = lease.workspace();
-  if (!ctx.is_meta()) kernels::cuda::fused_attention_backward(args, ctx.stream());
-#else
-  DELTRON_CHECK(false, "a build without CUDA has no fused attention");
-#endif
+  launch_attention_in(ctx, fused, args);
 }
 
 }  // namespace deltron

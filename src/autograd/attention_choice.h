@@ -21,8 +21,14 @@ struct AttentionChoice {
 // fused kernels cannot serve.
 AttentionChoice choose_attention(Context& ctx, AttentionBackend backend, kernels::FusedAttentionQuestion question);
 
-// Launch with the workspace leased; on meta only the lease. `fused`: as chosen.
+// `fused`: as chosen. Launch with the workspace leased; on meta only the lease.
 void launch_attention(Context& ctx, bool fused, kernels::AttentionForwardArgs& args);
 void launch_attention(Context& ctx, bool fused, kernels::AttentionBackwardArgs& args);
+
+// The two halves of it: what to lease, and the launch in a workspace that the arguments hold already.
+std::int64_t attention_workspace_bytes(Context& ctx, bool fused, const kernels::AttentionForwardArgs& args);
+std::int64_t attention_workspace_bytes(Context& ctx, bool fused, const kernels::AttentionBackwardArgs& args);
+void launch_attention_in(Context& ctx, bool fused, const kernels::AttentionForwardArgs& args);
+void launch_attention_in(Context& ctx, bool fused, const kernels::AttentionBackwardArgs& args);
 
 }  // namespace deltron

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "src/autograd/attention_choice.h"
 #include "src/tensor/launch.h"
 #include "tools/bench/kernel_case.h"
 
@@ -23,11 +24,11 @@ void core_sizes(Args& a, const CaseSetting& setting, const LayoutPtr& layout) {
   a.scale = 1 / std::sqrt(static_cast<double>(setting.sizes.head_dim));
 }
 
-Launch core(CaseMemory& memory, const CaseSetting& setting, bool backward) {
+// `fused`: by the library's kernels, on `layout`.
+Launch core(CaseMemory& memory, const CaseSetting& setting, const LayoutPtr& layout, bool backward, bool fused) {
   Context& ctx = memory.ctx();
   const KernelSizes& s = setting.sizes;
   const DType dtype = setting.dtype;
-  const LayoutPtr layout = setting.layout;
   const Shape queries = {s.tokens, s.query_heads, s.head_dim}, keys = {s.tokens, s.kv_heads, s.head_dim};
   const Tensor q = memory.random(queries, dtype), k = memory.random(keys, dtype), v = memory.random(keys, dtype);
   const Tensor o = memory.empty(queries, dtype), statistics = memory.empty({s.tokens, s.query_heads}, compute_dtype(dtype));
@@ -40,10 +41,10 @@ Launch core(CaseMemory& memory, const CaseSetting& setting, bool backward) {
   f.log_sum_exp = statistics.data();
   std::vector<Tensor> held = {q, k, v, o, statistics};
   if (!backward) {
-    f.workspace = memory.workspace(DELTRON_WORKSPACE_BYTES(ctx, attention_forward, f));
-    return [=, &ctx] { DELTRON_LAUNCH(ctx, attention_forward, f); static_cast<void>(held), static_cast<void>(layout); };
+    f.workspace = memory.workspace(attention_workspace_bytes(ctx, fused, f));
+    return [=, &ctx] { launch_attention_in(ctx, fused, f); static_cast<void>(held), static_cast<void>(layout); };
   }
-  DELTRON_LAUNCH_WITH_WORKSPACE(ctx, attention_forward, f);
+  launch_attention(ctx, fused, f);
   const Tensor d_o = memory.random(queries, dtype), dq = memory.empty(queries, dtype), dk = memory.empty(keys, dtype), dv = memory.empty(keys, dtype);
   kernels::AttentionBackwardArgs b;
   core_sizes(b, setting, layout);
@@ -56,9 +57,9 @@ Launch core(CaseMemory& memory, const CaseSetting& setting, bool backward) {
   b.dq = mutable_head_view(dq);
   b.dk = mutable_head_view(dk);
   b.dv = mutable_head_view(dv);
-  b.workspace = memory.workspace(DELTRON_WORKSPACE_BYTES(ctx, attention_backward, b));
+  b.workspace = memory.workspace(attention_workspace_bytes(ctx, fused, b));
   held.insert(held.end(), {d_o, dq, dk, dv});
-  return [=, &ctx] { DELTRON_LAUNCH(ctx, attention_backward, b); static_cast<void>(held), static_cast<void>(layout); };
+  return [=, &ctx] { launch_attention_in(ctx, fused, b); static_cast<void>(held), static_cast<void>(layout); };
 }
 
 }  // namespace
@@ -71,8 +72,16 @@ void add_softmax_cases(const CaseSetting& setting, CaseTable& table) {
   const std::string heads = std::to_string(s.query_heads) + "/" + std::to_string(s.kv_heads) + " of " + std::to_string(s.head_dim);
   const std::string shape = std::to_string(T) + " in " + std::to_string(s.documents) + ", heads " + heads;
   const auto elements = static_cast<double>(T * columns);
-  table.push_back({"attention", "attention_forward", shape, attention_forward_work(s, setting.item()), [=](CaseMemory& memory) { return core(memory, setting, false); }});
-  table.push_back({"attention", "attention_backward", shape, attention_backward_work(s, setting.item()), [=](CaseMemory& memory) { return core(memory, setting, true); }});
+  const auto add = [&](const std::string& name, bool backward, bool fused, const std::string& kernel) {
+    const Work work = backward ? attention_backward_work(s, setting.item()) : attention_forward_work(s, setting.item());
+    table.push_back({"attention", name, shape, work, [=](CaseMemory& memory) { return core(memory, setting, layout, backward, fused); }, kernel});
+  };
+  const AttentionChoice choice =
+      choose_attention(*setting.ctx, AttentionBackend::Auto, {dtype, s.query_heads, s.kv_heads, s.head_dim, 0, layout->longest()});
+  add("attention_forward", false, false, "own kernels");
+  add("attention_backward", true, false, "own kernels");
+  if (choice.fused) add("fused_attention_forward", false, true, choice.kernels);
+  if (choice.fused) add("fused_attention_backward", true, true, choice.kernels);
   if (s.rotary_dim > 0) {
     table.push_back({"rope", "rope", std::to_string(T) + " x " + heads + ", " + std::to_string(s.rotary_dim) + " turned", stream_work(2 * elements, setting.item()),
                      [=](CaseMemory& memory) -> Launch {

@@ -1,10 +1,11 @@
-// Reductions in a fixed order: fp64 partials of fixed blocks, ordered sums, the clipping factor.
+// Reductions in a fixed order: fp64 partials of fixed blocks (of one tensor or of a table of them), ordered sums, the clipping factor.
 #include "kernels/reduce.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/simd_targets.h"
+#include "kernels/multi_tensor.h"
 #include "src/base/thread_pool.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -79,6 +80,15 @@ void squared_norm_run(const SquaredNormArgs& args, std::int64_t block) {
   });
 }
 
+void chunk_norm_run(const MultiTensorNormArgs& args, std::int64_t number) {
+  const MultiTensorChunk& chunk = args.table.chunks[number];
+  const MultiTensorEntry& entry = args.table.tensors[chunk.tensor];
+  std::int64_t* nonfinite = args.nonfinite == nullptr ? nullptr : args.nonfinite + number;
+  entry.dtype == DType::F64
+      ? square_block(static_cast<const double*>(entry.grad) + chunk.begin, chunk.count, args.partials + number, nonfinite)
+      : square_block(static_cast<const float*>(entry.grad) + chunk.begin, chunk.count, args.partials + number, nonfinite);
+}
+
 double sum_run(const SumArgs& args) {
   double result = 0;
   with_storage(args.dtype, "sum",
@@ -94,11 +104,17 @@ HWY_AFTER_NAMESPACE();
 namespace deltron::kernels::cpu {
 
 HWY_EXPORT(squared_norm_run);
+HWY_EXPORT(chunk_norm_run);
 HWY_EXPORT(sum_run);
 
 void squared_norm(const SquaredNormArgs& args, const StreamHandle& stream) {
   const auto run = HWY_DYNAMIC_DISPATCH(squared_norm_run);
   stream.pool->run((args.count + kNormBlock - 1) / kNormBlock, [&](std::int64_t block) { run(args, block); });
+}
+
+void multi_tensor_norm(const MultiTensorNormArgs& args, const StreamHandle& stream) {
+  const auto run = HWY_DYNAMIC_DISPATCH(chunk_norm_run);
+  stream.pool->run(args.table.chunk_count, [&](std::int64_t chunk) { run(args, chunk); });
 }
 
 void ordered_sum(const OrderedSumArgs& args, const StreamHandle&) {

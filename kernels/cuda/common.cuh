@@ -151,6 +151,20 @@ inline void check_parameter(DType operands, DType parameter, const char* kernel)
                 kernel, ": ", dtype_name(operands), " operands with ", dtype_name(parameter), " parameters");
 }
 
+// kernel<<<grid, block>>>(arguments...), which the CPU can run too (tests/support/cuda_emulation).
+template <class... Parameters, class... Arguments>
+void launch_kernel(const char* what, void (*kernel)(Parameters...), dim3 grid, dim3 block, const StreamHandle& stream,
+                   const Arguments&... arguments) {
+  if (grid.x == 0 || grid.y == 0) return;
+#ifdef __CUDACC__
+  kernel<<<grid, block, 0, native(stream)>>>(arguments...);
+  check_launch(what);
+#else
+  (void)what, (void)stream;
+  emulation::run_grid(grid, block, [&] { kernel(arguments...); });
+#endif
+}
+
 // How many values a thread moves at once: 16 bytes of the narrowest type where everything is aligned, else one. fp64 is for tests.
 template <class S>
 inline constexpr int kVector = std::is_same_v<S, double> ? 1 : static_cast<int>(16 / sizeof(S));
@@ -181,8 +195,7 @@ void launch_matrix(const F& function, std::int64_t rows, std::int64_t cols, cons
   const std::int64_t wanted = row_blocks >= 2048 ? 1 : ceil_div(2048, row_blocks);
   const std::int64_t most = ceil_div(groups, static_cast<std::int64_t>(across) * 4);
   const dim3 grid(static_cast<unsigned>(row_blocks), static_cast<unsigned>(wanted < most ? wanted : most));
-  matrix_kernel<N><<<grid, block, 0, native(stream)>>>(function, rows, cols);
-  check_launch(what);
+  launch_kernel(what, matrix_kernel<N, F>, grid, block, stream, function, rows, cols);
 }
 
 // out [cols] += partials [count, cols]: eight runs of partials, each in ascending order, then the runs. Element c goes to out[c]
@@ -209,9 +222,8 @@ __global__ void add_partials_kernel(const C* partials, std::int64_t count, std::
 template <class C>
 void add_partials(const void* partials, std::int64_t count, std::int64_t cols, std::int64_t taps, void* out,
                   const StreamHandle& stream) {
-  add_partials_kernel<C><<<static_cast<unsigned>(ceil_div(cols, 32)), dim3(32, kPartialRuns), 0, native(stream)>>>(
-      static_cast<const C*>(partials), count, cols, taps, static_cast<C*>(out));
-  check_launch("sum of partials");
+  launch_kernel("sum of partials", add_partials_kernel<C>, dim3(static_cast<unsigned>(ceil_div(cols, 32))), dim3(32, kPartialRuns),
+                stream, static_cast<const C*>(partials), count, cols, taps, static_cast<C*>(out));
 }
 
 // Number of the document of token t.

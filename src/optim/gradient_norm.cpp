@@ -9,14 +9,26 @@
 
 namespace deltron {
 
-GradientNorm::GradientNorm(Context& ctx, std::vector<Tensor> gradients) : gradients_(std::move(gradients)) {
-  std::int64_t blocks = 0;
-  for (const Tensor& gradient : gradients_) {
+namespace {
+
+std::vector<kernels::MultiTensorEntry> entries_of(const std::vector<Tensor>& gradients) {
+  std::vector<kernels::MultiTensorEntry> entries;
+  for (const Tensor& gradient : gradients) {
     DELTRON_CHECK(gradient.is_contiguous(), "gradient '", gradient.name(), "'");
-    first_block_.push_back(blocks);
-    blocks += (gradient.count() + kernels::kNormBlock - 1) / kernels::kNormBlock;
+    kernels::MultiTensorEntry entry;
+    entry.count = gradient.count();
+    entry.grad = gradient.data();
+    entry.dtype = gradient.dtype();
+    entries.push_back(entry);
   }
-  first_block_.push_back(blocks);
+  return entries;
+}
+
+}  // namespace
+
+GradientNorm::GradientNorm(Context& ctx, std::vector<Tensor> gradients)
+    : gradients_(std::move(gradients)), table_(ctx, entries_of(gradients_)) {
+  const std::int64_t blocks = table_.chunks();
   const auto tag = MemoryTag::Workspace;
   partials_ = Tensor::zeros(ctx, {blocks}, DType::F64, "norm partials", tag);
   bad_ = Tensor::zeros(ctx, {blocks}, DType::I64, "non-finite counts", tag);
@@ -28,17 +40,11 @@ GradientNorm::GradientNorm(Context& ctx, std::vector<Tensor> gradients) : gradie
 }
 
 void GradientNorm::compute(Context& ctx, double clip) {
-  for (std::size_t i = 0; i < gradients_.size(); ++i) {
-    kernels::SquaredNormArgs args;
-    args.count = gradients_[i].count();
-    args.x = gradients_[i].data();
-    args.dtype = gradients_[i].dtype();
-    if (!ctx.is_meta()) {
-      args.partials = partials_.data_as<double>() + first_block_[i];
-      args.nonfinite = bad_.data_as<std::int64_t>() + first_block_[i];
-    }
-    DELTRON_LAUNCH(ctx, squared_norm, args);
-  }
+  kernels::MultiTensorNormArgs norm;
+  norm.table = table_.table();
+  norm.partials = partials_.data_as<double>();
+  norm.nonfinite = bad_.data_as<std::int64_t>();
+  DELTRON_LAUNCH(ctx, multi_tensor_norm, norm);
   kernels::OrderedSumArgs sum{partials_.count(), partials_.data_as<const double>(), squared_.data_as<double>()};
   DELTRON_LAUNCH(ctx, ordered_sum, sum);
   kernels::ClipScaleArgs clip_args;
@@ -76,7 +82,7 @@ GradientNorm::Culprit GradientNorm::find_nonfinite(Context& ctx) const {
   copy_to_host(ctx, bad_, bad.data());
   for (std::size_t i = 0; i < gradients_.size(); ++i) {
     std::int64_t total = 0;
-    for (std::int64_t block = first_block_[i]; block < first_block_[i + 1]; ++block) total += bad[static_cast<std::size_t>(block)];
+    for (std::int64_t block = table_.first_chunk(i); block < table_.first_chunk(i + 1); ++block) total += bad[static_cast<std::size_t>(block)];
     if (total > 0) return {static_cast<std::int64_t>(i), total, gradients_[i].count()};
   }
   return culprit;
@@ -107,7 +113,7 @@ std::vector<double> GradientNorm::norms(const Reading& reading) const {
   std::vector<double> norms;
   for (std::size_t i = 0; i < gradients_.size(); ++i) {
     double total = 0;
-    for (std::int64_t block = first_block_[i]; block < first_block_[i + 1]; ++block) total += reading.partials[static_cast<std::size_t>(block)];
+    for (std::int64_t block = table_.first_chunk(i); block < table_.first_chunk(i + 1); ++block) total += reading.partials[static_cast<std::size_t>(block)];
     norms.push_back(std::sqrt(total));
   }
   return norms;

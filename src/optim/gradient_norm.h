@@ -4,13 +4,13 @@
 
 #include <vector>
 
-#include "src/tensor/tensor.h"
+#include "src/optim/multi_tensor.h"
 
 namespace deltron {
 
 class GradientNorm {
  public:
-  // `gradients`: contiguous, in a fixed order.
+  // `gradients`: contiguous, fp32 or fp64, in a fixed order. They stay where they are.
   GradientNorm(Context& ctx, std::vector<Tensor> gradients);
 
   // Launches norm, clipping factor and flag. clip 0: no clipping.
@@ -32,6 +32,7 @@ class GradientNorm {
 
   const double* scale() const { return scale_.data_as<const double>(); }            // device
   const std::int32_t* nonfinite_flag() const { return flag_.data_as<const std::int32_t>(); }  // device; sticky
+  std::int64_t partial_count() const { return partials_.count(); }
   // Host values of the last compute().
   double norm(Context& ctx) const;
   bool nonfinite(Context& ctx) const;
@@ -46,7 +47,7 @@ class GradientNorm {
 
  private:
   std::vector<Tensor> gradients_;
-  std::vector<std::int64_t> first_block_;
+  MultiTensor table_;
   Tensor partials_, bad_, squared_, scale_, norm_, flag_, watched_;
 };
 

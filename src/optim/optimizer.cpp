@@ -1,7 +1,6 @@
 // See optimizer.h.
 #include "src/optim/optimizer.h"
 
-#include "kernels/adamw.h"
 #include "src/tensor/launch.h"
 #include "src/tensor/ops.h"
 #include "src/tensor/profile.h"
@@ -34,6 +33,26 @@ Optimizer::Optimizer(Context& ctx, const OptimizerConfig& config, std::vector<Op
     }
     state_.push_back(state);
   }
+  table_ = MultiTensor(ctx, entries());
+}
+
+std::vector<kernels::MultiTensorEntry> Optimizer::entries() const {
+  std::vector<kernels::MultiTensorEntry> entries;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const OptimizedParameter& parameter = parameters_[i];
+    const OptimizerStateTensors& state = state_[i];
+    kernels::MultiTensorEntry entry;
+    entry.count = parameter.weight.count();
+    entry.dtype = state.master.dtype();
+    entry.weight_dtype = parameter.weight.dtype();
+    entry.decays = parameter.weight_decay || config_.decay_all_parameters;
+    entry.master = state.master.data();
+    entry.grad = parameter.gradient.data();
+    if (state.exp_avg.defined()) entry.exp_avg = state.exp_avg.data(), entry.exp_avg_sq = state.exp_avg_sq.data();
+    if (!state.master.same_view(parameter.weight)) entry.weight = parameter.weight.data();
+    entries.push_back(entry);
+  }
+  return entries;
 }
 
 void Optimizer::step(Context& ctx, double lr) {
@@ -43,46 +62,29 @@ void Optimizer::step(Context& ctx, double lr) {
     norm_.compute(ctx, config_.clip_grad);
   }
   ++updates_;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const OptimizedParameter& parameter = parameters_[i];
-    const OptimizerStateTensors& state = state_[i];
-    const bool separate = !state.master.same_view(parameter.weight);
-    const double decay = parameter.weight_decay || config_.decay_all_parameters ? config_.weight_decay : 0;
-    if (config_.optimizer == OptimizerKind::AdamW) {
-      kernels::AdamwArgs args;
-      args.count = parameter.weight.count();
-      args.dtype = state.master.dtype();
-      args.master = state.master.data();
-      args.grad = parameter.gradient.data();
-      args.exp_avg = state.exp_avg.data();
-      args.exp_avg_sq = state.exp_avg_sq.data();
-      args.weight = separate ? parameter.weight.data() : nullptr;
-      args.weight_dtype = parameter.weight.dtype();
-      args.lr = lr;
-      args.beta1 = config_.adam_beta1;
-      args.beta2 = config_.adam_beta2;
-      args.epsilon = config_.adam_eps;
-      args.weight_decay = decay;
-      args.step = updates_;
-      args.grad_scale = norm_.scale();
-      args.skip_flag = norm_.nonfinite_flag();
-      DELTRON_LAUNCH(ctx, adamw, args);
-    } else {
-      kernels::SgdArgs args;
-      args.count = parameter.weight.count();
-      args.dtype = state.master.dtype();
-      args.master = state.master.data();
-      args.grad = parameter.gradient.data();
-      args.weight = separate ? parameter.weight.data() : nullptr;
-      args.weight_dtype = parameter.weight.dtype();
-      args.lr = lr;
-      args.weight_decay = decay;
-      args.grad_scale = norm_.scale();
-      args.skip_flag = norm_.nonfinite_flag();
-      DELTRON_LAUNCH(ctx, sgd, args);
-    }
-    parameter.weight.storage()->bump_version();
+  DELTRON_CHECK(table_.describes(entries()), "the optimizer's tensors lie elsewhere than when its table was made");
+  if (config_.optimizer == OptimizerKind::AdamW) {
+    kernels::MultiTensorAdamwArgs args;
+    args.table = table_.table();
+    args.lr = lr;
+    args.beta1 = config_.adam_beta1;
+    args.beta2 = config_.adam_beta2;
+    args.epsilon = config_.adam_eps;
+    args.weight_decay = config_.weight_decay;
+    args.step = updates_;
+    args.grad_scale = norm_.scale();
+    args.skip_flag = norm_.nonfinite_flag();
+    DELTRON_LAUNCH(ctx, multi_tensor_adamw, args);
+  } else {
+    kernels::MultiTensorSgdArgs args;
+    args.table = table_.table();
+    args.lr = lr;
+    args.weight_decay = config_.weight_decay;
+    args.grad_scale = norm_.scale();
+    args.skip_flag = norm_.nonfinite_flag();
+    DELTRON_LAUNCH(ctx, multi_tensor_sgd, args);
   }
+  for (const OptimizedParameter& parameter : parameters_) parameter.weight.storage()->bump_version();
 }
 
 void Optimizer::masters_from_weights(Context& ctx) {

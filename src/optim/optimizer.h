@@ -46,10 +46,13 @@ class Optimizer {
   void weights_from_masters(Context& ctx);
 
  private:
+  std::vector<kernels::MultiTensorEntry> entries() const;
+
   OptimizerConfig config_;
   std::vector<OptimizedParameter> parameters_;
   std::vector<OptimizerStateTensors> state_;
   GradientNorm norm_;
+  MultiTensor table_;  // of parameters and state
   std::int64_t updates_ = 0;
 };
 

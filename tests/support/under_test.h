@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "kernels/adamw.h"
+#include "kernels/multi_tensor.h"
 #include "kernels/attention.h"
 #include "kernels/attention_decode.h"
 #include "kernels/causal_conv1d.h"
@@ -53,8 +53,9 @@ namespace deltron::under_test {
   inline std::int64_t kernel##_workspace_bytes(const kernels::Args& args, const StreamHandle& stream) { \
     return kernels::cuda::kernel##_workspace_bytes(args, test::device_stream(stream));                \
   }
-DELTRON_UNDER_TEST(adamw, AdamwArgs)
-DELTRON_UNDER_TEST(sgd, SgdArgs)
+DELTRON_UNDER_TEST(multi_tensor_adamw, MultiTensorAdamwArgs)
+DELTRON_UNDER_TEST(multi_tensor_norm, MultiTensorNormArgs)
+DELTRON_UNDER_TEST(multi_tensor_sgd, MultiTensorSgdArgs)
 DELTRON_UNDER_TEST_WITH_WORKSPACE(attention_forward, AttentionForwardArgs)
 DELTRON_UNDER_TEST_WITH_WORKSPACE(attention_backward, AttentionBackwardArgs)
 DELTRON_UNDER_TEST_WITH_WORKSPACE(attention_decode, AttentionDecodeArgs)

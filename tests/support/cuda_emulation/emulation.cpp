@@ -63,7 +63,8 @@ extern "C" void emulation_entry() {
 }
 void resume(unsigned index) {
   current = index;
-  threadIdx.x = index;
+  threadIdx.x = index % blockDim.x;
+  threadIdx.y = index / blockDim.x;
   fibers[index].state = State::Ready;
   emulation_switch(&scheduler_pointer, fibers[index].stack_pointer);
 }
@@ -74,8 +75,8 @@ char* dynamic_shared() { return reinterpret_cast<char*>((reinterpret_cast<std::u
 void block_barrier() { pause(State::AtBlock); }
 void warp_barrier() { pause(State::AtWarp); }
 const char* exchange(const void* mine, std::size_t bytes) {
-  const unsigned turn = exchange_turn[threadIdx.x]++ & 1, warp = threadIdx.x / 32;
-  std::memcpy(exchange_buffer[turn][warp][threadIdx.x & 31], mine, bytes);
+  const unsigned turn = exchange_turn[current]++ & 1, warp = current / 32;
+  std::memcpy(exchange_buffer[turn][warp][current & 31], mine, bytes);
   warp_barrier();
   return exchange_buffer[turn][warp][0];
 }
@@ -103,15 +104,21 @@ void async_wait(unsigned pending) {
 
 void run(unsigned blocks, unsigned threads, std::size_t shared_bytes, const std::function<void()>& body) {
   if (shared_bytes > 227 * 1024) std::fprintf(stderr, "too much shared memory: %zu\n", shared_bytes), std::abort();
-  blockDim.x = threads, gridDim.x = blocks;
+  shared.resize(shared_bytes + 256);
+  run_grid(dim3(blocks), dim3(threads), body);
+}
+
+void run_grid(dim3 grid, dim3 block_size, const std::function<void()>& body) {
+  const unsigned blocks = grid.x * grid.y, threads = block_size.x * block_size.y;
+  blockDim = {block_size.x, block_size.y, 1}, gridDim = {grid.x, grid.y, 1};
   body_of_kernel = &body;
   while (fibers.size() < threads) {
     fibers.emplace_back();
     fibers.back().stack = static_cast<char*>(std::malloc(kStack));
   }
   for (unsigned block = 0; block < blocks; ++block) {
-    blockIdx.x = block;
-    shared.assign(shared_bytes + 256, '\xff');
+    blockIdx.x = block % grid.x, blockIdx.y = block / grid.x;
+    std::memset(shared.data(), 0xff, shared.size());
     for (unsigned t = 0; t < threads; ++t) {
       std::uintptr_t top =
           (reinterpret_cast<std::uintptr_t>(fibers[t].stack) + kStack) / 64 * 64 - 72;  // the entry sees the alignment of a call

@@ -37,6 +37,7 @@ void warp_barrier();
 // Gives `bytes` of this lane and returns the 32 lanes' values, 64 bytes apart; valid until the next warp_barrier.
 const char* exchange(const void* mine, std::size_t bytes);
 void run(unsigned blocks, unsigned threads, std::size_t shared_bytes, const std::function<void()>& body);
+void run_grid(dim3 grid, dim3 block, const std::function<void()>& body);  // two dimensions each
 char* dynamic_shared();
 void async_copy(void* to, const void* from, unsigned valid_bytes);
 void async_commit();

@@ -1,8 +1,11 @@
-// The fused preparation before the delta rule on cuda (kernels/gdn_pre_rule.h): a warp owns a head of q, k or v and walks a strip
-// of tokens with the taps in registers; gates go by column. Sums over tokens are kept by strips and added in rising order.
+// The fused preparation before the delta rule on cuda: entry points, and plain kernels for what the streaming ones (gdn_pre_stream.cuh)
+// do not take: a warp owns a head of q, k or v and walks a strip of tokens with the taps in registers. Gates are in gdn_pre_gates.cuh.
 #include "kernels/gdn_pre_rule.h"
 
-#include "kernels/cuda/conv_walk.cuh"
+#include <initializer_list>
+
+#include "kernels/cuda/gdn_pre_gates.cuh"
+#include "kernels/cuda/gdn_pre_stream.cuh"
 
 namespace deltron::kernels::cuda {
 namespace {
@@ -166,104 +169,6 @@ __global__ void __launch_bounds__(32 * kWarps)
   }
 }
 
-__device__ __forceinline__ float log_of_one_plus(float x) { return log1pf(x); }
-__device__ __forceinline__ double log_of_one_plus(double x) { return log1p(x); }
-// softplus, with its linear branch above 20.
-template <class C>
-__device__ __forceinline__ C softplus(C x) {
-  return x > C(20) ? x : (x > C(0) ? x : C(0)) + log_of_one_plus(exponential(x < C(0) ? x : -x));
-}
-
-// Column `col` of raw: which gate, which column of it, and the head whose A_log counts.
-enum class Gate { Decay, Strength, Write };
-struct Column {
-  Gate gate;
-  std::int64_t col, head;
-};
-template <class Args>
-__device__ __forceinline__ Column column_of(const Args& a, std::int64_t col) {
-  if (a.gates == PreRuleGates::Heads) {
-    return col < a.value_heads ? Column{Gate::Strength, col, 0} : Column{Gate::Decay, col - a.value_heads, col - a.value_heads};
-  }
-  const std::int64_t width = a.key_heads * a.key_dim;
-  if (col < width) return {Gate::Decay, col, col / a.key_dim};
-  return col < 2 * width ? Column{Gate::Strength, col - width, 0} : Column{Gate::Write, col - 2 * width, 0};
-}
-template <class Args>
-__host__ __device__ std::int64_t gate_columns(const Args& a) {  // of decay and strength
-  return a.gates == PreRuleGates::Heads ? a.value_heads : a.key_heads * a.key_dim;
-}
-template <class Args>
-std::int64_t raw_columns(const Args& a) {
-  return a.gates == PreRuleGates::Heads ? 2 * a.value_heads : 2 * a.key_heads * a.key_dim + a.value_heads * a.value_dim;
-}
-
-template <class S>
-struct Gates {
-  GdnPreRuleForwardArgs a;
-  template <int N>
-  __device__ void at(std::int64_t t, std::int64_t col) const {
-    using C = Compute<S>;
-    const C raw = widen(static_cast<const S*>(a.raw.data)[t * a.raw.row_stride + col]);
-    const Column c = column_of(a, col);
-    if (c.gate == Gate::Decay) {
-      const C rate = exponential(static_cast<const C*>(a.A_log)[c.head]);
-      static_cast<C*>(a.decay)[t * gate_columns(a) + c.col] = -(rate * softplus(raw + static_cast<const C*>(a.dt_bias)[c.col]));
-    } else if (c.gate == Gate::Strength) {
-      static_cast<S*>(a.strength)[t * gate_columns(a) + c.col] = narrow<S>((a.allow_neg_eigval ? C(2) : C(1)) * sigmoid(raw));
-    } else {
-      static_cast<S*>(a.write)[t * a.value_heads * a.value_dim + c.col] = narrow<S>(sigmoid(raw));
-    }
-  }
-};
-
-// A thread owns a column of raw and a strip of tokens.
-template <class S>
-__global__ void gates_backward_kernel(GdnPreRuleBackwardArgs a, std::int64_t columns, std::int64_t strip, Compute<S>* bias_sums,
-                                      Compute<S>* rate_sums) {
-  using C = Compute<S>;
-  const std::int64_t col = static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
-  if (col >= columns) return;
-  const std::int64_t begin = blockIdx.x * strip, end = begin + strip < a.tokens ? begin + strip : a.tokens, n = gate_columns(a);
-  const Column c = column_of(a, col);
-  const C rate = c.gate == Gate::Decay ? exponential(static_cast<const C*>(a.A_log)[c.head]) : C(0);
-  const C bias = c.gate == Gate::Decay ? static_cast<const C*>(a.dt_bias)[c.col] : C(0);
-  const C top = c.gate == Gate::Strength && a.allow_neg_eigval ? C(2) : C(1);
-  C bias_sum = C(0), rate_sum = C(0);
-  for (std::int64_t t = begin; t < end; ++t) {
-    const C raw = widen(static_cast<const S*>(a.raw.data)[t * a.raw.row_stride + col]);
-    C slope;
-    if (c.gate == Gate::Decay) {
-      const C x = raw + bias, dg = static_cast<const C*>(a.d_decay)[t * n + c.col];
-      slope = -(rate * (x > C(20) ? C(1) : sigmoid(x)) * dg);
-      bias_sum += slope;
-      rate_sum -= rate * softplus(x) * dg;
-    } else {
-      const S* from = c.gate == Gate::Strength ? static_cast<const S*>(a.d_strength) + t * n
-                                               : static_cast<const S*>(a.d_write) + t * a.value_heads * a.value_dim;
-      const C s = sigmoid(raw);
-      slope = top * static_cast<C>(widen(from[c.col])) * (s * (C(1) - s));
-    }
-    static_cast<S*>(a.d_raw.data)[t * a.d_raw.row_stride + col] = narrow<S>(slope);
-  }
-  if (c.gate != Gate::Decay) return;
-  if (bias_sums != nullptr) bias_sums[blockIdx.x * n + c.col] = bias_sum;
-  if (rate_sums != nullptr) rate_sums[blockIdx.x * n + c.col] = rate_sum;
-}
-
-// d_A_log [n / width] += sums over strips and over the head's channels, in fp64; a block a head.
-template <class C>
-__global__ void rate_kernel(const C* sums, std::int64_t strips, std::int64_t n, std::int64_t width, C* out) {
-  __shared__ double shared[8];
-  const std::int64_t head = blockIdx.x;
-  double sum = 0;
-  for (std::int64_t j = threadIdx.x; j < width; j += 256) {
-    for (std::int64_t strip = 0; strip < strips; ++strip) sum += static_cast<double>(sums[strip * n + head * width + j]);
-  }
-  sum = group_sum<256>(sum, shared);
-  if (threadIdx.x == 0) out[head] += static_cast<C>(sum);
-}
-
 template <class Args>
 void check_pre_rule(const Args& args) {
   DELTRON_CHECK(args.kernel >= 1 && args.kernel <= kTaps, "gdn_pre_rule on cuda takes kernels of 1 to ", kTaps, ", not ",
@@ -284,6 +189,25 @@ void with_width(std::int64_t width, const F& f) {
   if (width <= 64) return f(std::integral_constant<int, 2>{});
   if (width <= 128) return f(std::integral_constant<int, 4>{});
   f(std::integral_constant<int, 8>{});
+}
+
+// f(lanes of a head) as a compile-time constant and true, if the streaming kernels take the call; `views` are all rows they touch.
+template <class S, class Args, class F>
+bool with_stream(const Args& args, std::initializer_list<MatrixView> views, const F& f) {
+  if constexpr (std::is_same_v<S, double>) {
+    (void)args, (void)views, (void)f;
+    return false;
+  } else {
+    const int group = pre_stream_group<S>(args.key_dim);
+    bool fits = group > 0 && args.kernel == kStreamTaps && aligned16(args.conv_weight) && args.tokens < (1 << 30) &&
+                channels_of(args) < (1 << 24) && args.value_heads * args.value_dim % kVector<S> == 0;
+    for (const MatrixView& view : views) fits = fits && aligned16(view, args.dtype);
+    if (!fits) return false;
+    if (group == 8) f(std::integral_constant<int, 8>{});
+    if (group == 16) f(std::integral_constant<int, 16>{});
+    if (group == 32) f(std::integral_constant<int, 32>{});
+    return true;
+  }
 }
 
 template <class Args>
@@ -308,13 +232,20 @@ void gdn_pre_rule_forward(const GdnPreRuleForwardArgs& args, const StreamHandle&
   check_pre_rule(args);
   if (args.tokens == 0) return;
   const std::int64_t strip = strip_tokens(args.tokens), width = args.key_dim > args.value_dim ? args.key_dim : args.value_dim;
+  const char* what = "gdn_pre_rule_forward";
   with_storage(args.dtype, "gdn_pre_rule", [&](auto s) {
     using S = decltype(s);
-    with_width(width, [&](auto per) {
-      forward_kernel<S, decltype(per)::value><<<walk_grid(args, strip), 32 * kWarps, 0, native(stream)>>>(args, strip);
+    const bool streamed = with_stream<S>(args, {args.qkv, {args.prepared.data, args.prepared.row_stride}}, [&](auto group) {
+      const PreStreamGrid grid = pre_stream_grid<S>(args, kShortStrip);
+      const dim3 blocks(static_cast<unsigned>(grid.tiles * stream_blocks(args.tokens, grid.strip)));
+      launch_kernel(what, pre_stream_forward<S, decltype(group)::value>, blocks, dim3(kStreamThreads), stream, args, grid);
     });
-    check_launch("gdn_pre_rule_forward");
-    launch_matrix<1>(Gates<S>{args}, args.tokens, raw_columns(args), stream, "gdn_pre_rule_forward gates");
+    if (!streamed) {
+      with_width(width, [&](auto per) {
+        launch_kernel(what, forward_kernel<S, decltype(per)::value>, walk_grid(args, strip), dim3(32 * kWarps), stream, args, strip);
+      });
+    }
+    launch_gates<S>(args, stream);
   });
 }
 
@@ -328,30 +259,39 @@ void gdn_pre_rule_backward(const GdnPreRuleBackwardArgs& args, const StreamHandl
   if (args.tokens == 0) return;
   DELTRON_CHECK_GE(args.workspace.bytes, gdn_pre_rule_backward_workspace_bytes(args, stream), "workspace of gdn_pre_rule_backward");
   const std::int64_t strip = strip_tokens(args.tokens), width = args.key_dim > args.value_dim ? args.key_dim : args.value_dim;
-  const std::int64_t n = gate_columns(args), columns = raw_columns(args);
+  const std::int64_t n = gate_columns(args);
   const BackwardSpace space = space_of(args);
+  const char* what = "gdn_pre_rule_backward";
   with_storage(args.dtype, "gdn_pre_rule", [&](auto s) {
     using S = decltype(s);
     using C = Compute<S>;
     C* weight_sums = static_cast<C*>(args.workspace.data);
     C* bias_sums = weight_sums + space.weights;
     C* rate_sums = bias_sums + space.gates;
-    with_width(width, [&](auto per) {
-      backward_kernel<S, decltype(per)::value><<<walk_grid(args, strip), 32 * kWarps, 0, native(stream)>>>(
-          args, strip, args.d_conv_weight == nullptr ? nullptr : weight_sums);
+    C* wanted_sums = args.d_conv_weight == nullptr ? nullptr : weight_sums;
+    std::int64_t partials = space.strips;
+    const bool streamed = with_stream<S>(args, {args.qkv, args.d_prepared, {args.d_qkv.data, args.d_qkv.row_stride}}, [&](auto group) {
+      const PreStreamGrid grid = pre_stream_grid<S>(args, backward_strip(args.tokens));
+      partials = stream_blocks(args.tokens, grid.strip);
+      if constexpr (std::is_same_v<C, float>) {
+        launch_kernel(what, pre_stream_backward<S, decltype(group)::value>, dim3(static_cast<unsigned>(grid.tiles * partials)),
+                      dim3(kStreamThreads), stream, args, grid, wanted_sums);
+      }
     });
-    check_launch("gdn_pre_rule_backward");
-    const dim3 grid(static_cast<unsigned>(space.strips), static_cast<unsigned>(ceil_div(columns, 64)));
-    gates_backward_kernel<S><<<grid, 64, 0, native(stream)>>>(args, columns, strip, bias_sums, rate_sums);
-    check_launch("gdn_pre_rule_backward gates");
+    if (!streamed) {
+      with_width(width, [&](auto per) {
+        launch_kernel(what, backward_kernel<S, decltype(per)::value>, walk_grid(args, strip), dim3(32 * kWarps), stream, args, strip,
+                      wanted_sums);
+      });
+    }
+    launch_gates_backward<S>(args, space.strips, strip, bias_sums, rate_sums, stream);
     if (args.d_conv_weight != nullptr)
-      add_partials<C>(weight_sums, space.strips, args.kernel * channels_of(args), args.kernel, args.d_conv_weight, stream);
+      add_partials<C>(weight_sums, partials, args.kernel * channels_of(args), args.kernel, args.d_conv_weight, stream);
     if (args.d_dt_bias != nullptr) add_partials<C>(bias_sums, space.strips, n, 1, args.d_dt_bias, stream);
     if (args.d_A_log != nullptr) {
-      const std::int64_t of_head = args.gates == PreRuleGates::Heads ? 1 : args.key_dim;
-      rate_kernel<C><<<static_cast<unsigned>(n / of_head), 256, 0, native(stream)>>>(rate_sums, space.strips, n, of_head,
-                                                                                     static_cast<C*>(args.d_A_log));
-      check_launch("gdn_pre_rule_backward A_log");
+      const int of_head = args.gates == PreRuleGates::Heads ? 1 : static_cast<int>(args.key_dim);
+      launch_kernel("gdn_pre_rule_backward A_log", rate_kernel<C>, dim3(static_cast<unsigned>(n / of_head)), dim3(256), stream,
+                    static_cast<const C*>(rate_sums), space.strips, n, of_head, static_cast<C*>(args.d_A_log));
     }
   });
 }

@@ -72,24 +72,20 @@ void squared_norm(const SquaredNormArgs& args, const StreamHandle& stream) {
   if (args.count <= 0) return;
   const unsigned blocks = static_cast<unsigned>(ceil_div(args.count, kNormBlock));
   with_storage(args.dtype, "squared_norm", [&](auto s) {
-    squared_norm_kernel<decltype(s)><<<blocks, kSquareThreads, 0, native(stream)>>>(args, aligned16(args.x));
+    launch_kernel("squared_norm", squared_norm_kernel<decltype(s)>, dim3(blocks), dim3(kSquareThreads), stream, args, aligned16(args.x));
   });
-  check_launch("squared_norm");
 }
 
 void ordered_sum(const OrderedSumArgs& args, const StreamHandle& stream) {
-  ordered_sum_kernel<<<1, kOrderedRuns * 32, 0, native(stream)>>>(args);
-  check_launch("ordered_sum");
+  launch_kernel("ordered_sum", ordered_sum_kernel, dim3(1), dim3(kOrderedRuns * 32), stream, args);
 }
 
 void sum(const SumArgs& args, const StreamHandle& stream) {
-  with_storage(args.dtype, "sum", [&](auto s) { sum_kernel<decltype(s)><<<1, kThreads, 0, native(stream)>>>(args); });
-  check_launch("sum");
+  with_storage(args.dtype, "sum", [&](auto s) { launch_kernel("sum", sum_kernel<decltype(s)>, dim3(1), dim3(kThreads), stream, args); });
 }
 
 void clip_scale(const ClipScaleArgs& args, const StreamHandle& stream) {
-  clip_scale_kernel<<<1, 1, 0, native(stream)>>>(args);
-  check_launch("clip_scale");
+  launch_kernel("clip_scale", clip_scale_kernel, dim3(1), dim3(1), stream, args);
 }
 
 }  // namespace deltron::kernels::cuda

@@ -7,6 +7,8 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 
+#include <math.h>
+
 #include <cmath>
 #include <cstdint>
 #include <cstring>

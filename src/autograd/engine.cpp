@@ -39,7 +39,18 @@ class Call : public BackwardCall {
   Tensor destination(int input, const Shape& shape, DType dtype) override;
   Tensor main_gradient(int input) const override {
     const Edge& e = edge(input);
-    return e.leaf ? e.leaf->main_gradient : Tensor();
+    return e.leaf ? main_gradient_to_add_to(ctx_, *e.leaf) : Tensor();
+  }
+  Tensor main_gradient(int input, bool& add) const override {
+    const Edge& e = edge(input);
+    add = true;
+    if (!e.leaf || !e.leaf->main_gradient.defined()) return Tensor();
+    if (e.leaf->stale) {
+      add = false;
+      e.leaf->stale = false;
+      e.leaf->replaced = true;
+    }
+    return e.leaf->main_gradient;
   }
   void accumulated(int input) override {
     edge(input).leaf->accumulations++;
@@ -97,7 +108,7 @@ class Run {
       Leaf& leaf = *edge.leaf;
       leaf.accumulations++;
       if (leaf.main_gradient.defined()) {
-        accumulate(ctx_, gradient, leaf.main_gradient);
+        accumulate(ctx_, gradient, main_gradient_to_add_to(ctx_, leaf));
       } else if (!leaf.gradient.defined()) {
         leaf.gradient = gradient.detached();
       } else {

@@ -11,9 +11,10 @@ namespace deltron {
 
 void weight_gradient(Context& ctx, BackwardCall& call, int input, const Tensor& weight, const Tensor& dy, const Tensor& x) {
   if (!call.wanted(input)) return;
-  const Tensor main = call.main_gradient(input);
+  bool add = true;
+  const Tensor main = call.main_gradient(input, add);
   if (main.defined()) {
-    matmul(ctx, transposed(dy), x, main, true);
+    matmul(ctx, transposed(dy), x, main, add);
     call.accumulated(input);
     return;
   }

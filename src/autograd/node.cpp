@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "src/tensor/ops.h"
+
 namespace deltron {
 namespace {
 
@@ -25,6 +27,14 @@ Tensor make_leaf(const Tensor& tensor, const std::string& name, Tensor main_grad
 std::shared_ptr<Leaf> leaf_of(const Tensor& tensor) {
   DELTRON_CHECK(requires_grad(tensor) && meta_of(tensor)->leaf != nullptr, "'", tensor.name(), "' is not a leaf");
   return meta_of(tensor)->leaf;
+}
+
+Tensor main_gradient_to_add_to(Context& ctx, Leaf& leaf) {
+  if (leaf.stale && leaf.main_gradient.defined()) {
+    fill(ctx, leaf.main_gradient, 0);
+    leaf.stale = leaf.replaced = false;
+  }
+  return leaf.main_gradient;
 }
 
 void add_gradient_hook(const Tensor& tensor, GradientHook hook) {

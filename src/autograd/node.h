@@ -27,7 +27,11 @@ struct Leaf {
   Tensor main_gradient;       // defined: gradients are added here, in the order in which backward meets them
   Tensor gradient;            // otherwise: their sum
   std::int64_t accumulations = 0;
+  bool stale = false;         // what main_gradient holds counts for nothing: whoever comes first writes over it
+  bool replaced = false;      // the last one who came first did write over it, so that zeros would have been in vain
 };
+// The main gradient as a buffer to add to: zeroed where it is stale.
+Tensor main_gradient_to_add_to(Context& ctx, Leaf& leaf);
 
 // Gradient bookkeeping that hangs on a tensor.
 struct AutogradMeta : TensorExtension {
@@ -186,6 +190,8 @@ class BackwardCall {
   virtual Tensor destination(int input, const Shape& shape, DType dtype) = 0;
   // Parameters with main gradients: the buffer to add to (then call accumulated()). Undefined for other inputs.
   virtual Tensor main_gradient(int input) const = 0;
+  // The same for an operation that can write over as well as add: `add` says which of them to do.
+  virtual Tensor main_gradient(int input, bool& add) const = 0;
   virtual void accumulated(int input) = 0;
   virtual void set_gradient(int input, const Tensor& gradient) = 0;
   // Takes the output gradient's memory over if nobody else holds it, so that it may be written in place; else undefined.

@@ -86,7 +86,33 @@ void ParameterStore::initialise(Context& ctx, std::uint64_t seed) {
 }
 
 void ParameterStore::zero_main_gradients(Context& ctx) {
-  if (gradients_.defined()) fill(ctx, gradients_, 0);
+  if (!gradients_.defined()) return;
+  fill(ctx, gradients_, 0);
+  for (const ParameterPtr& parameter : parameters_) leaf_of(parameter->value)->stale = false;
+}
+
+void ParameterStore::start_main_gradients(Context& ctx) {
+  if (!gradients_.defined()) return;
+  std::int64_t offset = 0, begin = 0;  // [begin, offset): neighbours to be zeroed at once
+  const auto zero = [&] {
+    if (offset > begin) fill(ctx, gradients_.slice(0, begin, offset - begin), 0);
+  };
+  for (const ParameterPtr& parameter : parameters_) {
+    Leaf& leaf = *leaf_of(parameter->value);
+    const std::int64_t span = (parameter->main_gradient.count() + kAlignment - 1) / kAlignment * kAlignment;
+    leaf.stale = leaf.accumulations == 0 || leaf.replaced;  // before its first backward nobody knows
+    if (leaf.stale) {
+      zero();
+      begin = offset + span;
+    }
+    offset += span;
+  }
+  zero();
+}
+
+void ParameterStore::finish_main_gradients(Context& ctx) {
+  if (!gradients_.defined()) return;
+  for (const ParameterPtr& parameter : parameters_) main_gradient_to_add_to(ctx, *leaf_of(parameter->value));
 }
 
 std::vector<LogicalTensor> ParameterStore::logical() const {

@@ -68,6 +68,10 @@ class ParameterStore {
   // Initial values from counter-based streams keyed by (seed, logical name, block): the same for every rank layout.
   void initialise(Context& ctx, std::uint64_t seed);
   void zero_main_gradients(Context& ctx);
+  // The same before a backward over all parameters, without writing what backward writes over anyway: gradients of weights of products.
+  // They hold what they held until backward has passed, and finish_main_gradients() zeroes those that it did not reach.
+  void start_main_gradients(Context& ctx);
+  void finish_main_gradients(Context& ctx);
 
   const std::vector<ParameterPtr>& all() const { return parameters_; }
   std::vector<LogicalTensor> logical() const;

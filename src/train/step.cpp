@@ -79,8 +79,9 @@ LaunchedStep launch_step(Session& session, const std::vector<HostBatch>& micro_b
   auto landing = std::make_unique<LaunchedStep::Landing>();
   step.norms_ = &optimizer.norm();
   step.updates_before_ = optimizer.updates();
-  session.model->parameters().zero_main_gradients(ctx);
+  session.model->parameters().start_main_gradients(ctx);
   const Tensor loss = accumulate_gradients(session, micro_batches, step.known_.valid_tokens, hook, -1);
+  session.model->parameters().finish_main_gradients(ctx);
   optimizer.watch(ctx, loss);
   optimizer.step(ctx, lr);
   copy_to_host_later(ctx, loss, &landing->loss);

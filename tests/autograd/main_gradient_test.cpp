@@ -64,6 +64,33 @@ TEST(MainGradients, two_micro_batches_sum_up) {
   }
 }
 
+TEST(MainGradients, stale_ones_are_written_over_and_get_the_bits_of_zeroed_ones) {
+  for (DType dtype : {DType::F64, DType::F32, DType::BF16}) {
+    Context ctx(small_context());
+    const test::Program program(ctx, dtype);
+    const WithMain zeroed(ctx, program), stale(ctx, program);
+    for (int micro_batch = 0; micro_batch < 3; ++micro_batch) {
+      if (micro_batch != 1) {  // a step of two micro-batches, one of one
+        for (std::size_t i = 0; i < stale.main.size(); ++i) {
+          from_doubles(ctx, zeroed.main[i], std::vector<double>(static_cast<std::size_t>(zeroed.main[i].count()), 0.0));
+          from_doubles(ctx, stale.main[i], std::vector<double>(static_cast<std::size_t>(stale.main[i].count()), std::nan("")));
+          leaf_of(stale.leaves[i])->stale = true;
+        }
+      }
+      backward_of(ctx, program.loss(ctx, zeroed.leaves));
+      backward_of(ctx, program.loss(ctx, stale.leaves));
+      int replaced = 0;
+      for (std::size_t i = 0; i < stale.main.size(); ++i) {
+        EXPECT_EQ(test::bits_of(ctx, stale.main[i]), test::bits_of(ctx, zeroed.main[i])) << dtype_name(dtype) << " parameter " << i;
+        EXPECT_FALSE(leaf_of(stale.leaves[i])->stale);
+        replaced += leaf_of(stale.leaves[i])->replaced;
+      }
+      EXPECT_GT(replaced, 0);
+      EXPECT_LT(replaced, static_cast<int>(stale.main.size()));
+    }
+  }
+}
+
 TEST(MainGradients, a_bf16_weight_collects_in_fp32_what_bf16_would_lose) {
   Context ctx(small_context());
   const Tensor main = Tensor::zeros(ctx, {1, 1}, DType::F32, "main"), w = make_leaf(make_tensor(ctx, {1, 1}, DType::BF16, {1}, "w"), "w", main);

@@ -77,6 +77,34 @@ TEST(ParameterStore, main_gradients_lie_in_one_zeroed_buffer_of_the_compute_type
   }
 }
 
+TEST(ParameterStore, a_step_zeroes_what_no_product_writes_over_and_what_backward_did_not_reach) {
+  Context ctx(small_context());
+  ParameterStore store;
+  for (int i = 0; i < 5; ++i) store.declare(spec("w" + std::to_string(i), {i + 1, 100}));
+  store.materialise(ctx, true);
+  const auto value_of = [&](std::size_t i) { return to_doubles(ctx, store.all()[i]->main_gradient)[7]; };
+  for (std::size_t i = 0; i < 5; ++i) {
+    Leaf& leaf = *leaf_of(store.all()[i]->value);
+    leaf.accumulations = 1;
+    leaf.replaced = i == 1 || i == 3;
+  }
+  from_doubles(ctx, store.gradient_buffer(), std::vector<double>(static_cast<std::size_t>(store.gradient_buffer().count()), 1.0));
+  store.start_main_gradients(ctx);
+  for (std::size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(leaf_of(store.all()[i]->value)->stale, i == 1 || i == 3) << i;
+    EXPECT_EQ(value_of(i), i == 1 || i == 3 ? 1.0 : 0.0) << i;
+  }
+  leaf_of(store.all()[1]->value)->stale = false;  // as if backward had written over it
+  store.finish_main_gradients(ctx);
+  EXPECT_EQ(value_of(1), 1.0);
+  EXPECT_EQ(value_of(3), 0.0) << "backward did not reach it";
+  store.start_main_gradients(ctx);
+  EXPECT_FALSE(leaf_of(store.all()[3]->value)->stale) << "it did not get a product this time";
+  store.zero_main_gradients(ctx);
+  EXPECT_EQ(test::largest(to_doubles(ctx, store.gradient_buffer())), 0);
+  EXPECT_FALSE(leaf_of(store.all()[1]->value)->stale);
+}
+
 TEST(ParameterStore, without_training_there_are_no_gradients_and_no_leaves) {
   Context ctx(small_context());
   ParameterStore store;
@@ -86,6 +114,8 @@ TEST(ParameterStore, without_training_there_are_no_gradients_and_no_leaves) {
   EXPECT_FALSE(requires_grad(w->value));
   EXPECT_EQ(ctx.memory()->stats().current, ctx.memory()->stats().by_tag[static_cast<std::size_t>(MemoryTag::Weights)]);
   store.zero_main_gradients(ctx);
+  store.start_main_gradients(ctx);
+  store.finish_main_gradients(ctx);
 }
 
 std::vector<std::uint64_t> initial(int threads, std::uint64_t seed, const std::vector<std::string>& names, const std::string& wanted) {

@@ -1,11 +1,11 @@
 // Both ends of the model and the update: embedding, cross entropy, AdamW, the gradient norm.
-#include "kernels/adamw.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/embedding.h"
-#include "kernels/reduce.h"
+#include "kernels/multi_tensor.h"
 
 #include <algorithm>
 
+#include "src/optim/multi_tensor.h"
 #include "src/tensor/launch.h"
 #include "tools/bench/kernel_case.h"
 
@@ -57,38 +57,58 @@ void add_vocabulary_cases(const CaseSetting& setting, CaseTable& table) {
                    }});
 }
 
-// One parameter of the size of mlp.fc1, the largest inside a layer.
+// Parameters of the size of mlp.fc1, the largest inside a layer, in one table.
 void add_optimizer_cases(const CaseSetting& setting, CaseTable& table) {
+  constexpr std::int64_t kTensors = 8;
   const std::int64_t count = 2 * setting.sizes.ffn * setting.sizes.hidden;
   const DType dtype = setting.dtype, compute = setting.compute();
   const bool separate = dtype != compute;
-  const auto elements = static_cast<double>(count), wide = static_cast<double>(dtype_size(compute));
-  table.push_back({"adamw", "adamw", std::to_string(count), Work{elements * (7 * wide + (separate ? setting.item() : 0)), 0}, [=](CaseMemory& memory) -> Launch {
+  const auto elements = static_cast<double>(kTensors * count), wide = static_cast<double>(dtype_size(compute));
+  const std::string shape = std::to_string(kTensors) + " x " + std::to_string(count);
+  table.push_back({"adamw", "multi_tensor_adamw", shape, Work{elements * (7 * wide + (separate ? setting.item() : 0)), 0}, [=](CaseMemory& memory) -> Launch {
                      Context& ctx = memory.ctx();
-                     const Tensor master = memory.random({count}, compute), grad = memory.random({count}, compute, 0.01), first = memory.random({count}, compute, 0.01);
-                     const Tensor second = memory.random({count}, compute, 1e-5, 1e-3), weight = separate ? memory.empty({count}, dtype) : Tensor();
-                     kernels::AdamwArgs a;
-                     a.count = count;
-                     a.dtype = compute;
-                     a.master = master.data();
-                     a.grad = grad.data();
-                     a.exp_avg = first.data();
-                     a.exp_avg_sq = second.data();
-                     a.weight = separate ? weight.data() : nullptr;
-                     a.weight_dtype = dtype;
+                     std::vector<Tensor> held;
+                     std::vector<kernels::MultiTensorEntry> entries;
+                     for (std::int64_t i = 0; i < kTensors; ++i) {
+                       const Tensor master = memory.random({count}, compute), grad = memory.random({count}, compute, 0.01), first = memory.random({count}, compute, 0.01);
+                       const Tensor second = memory.random({count}, compute, 1e-5, 1e-3), weight = separate ? memory.empty({count}, dtype) : Tensor();
+                       kernels::MultiTensorEntry entry;
+                       entry.count = count;
+                       entry.dtype = compute;
+                       entry.master = master.data();
+                       entry.grad = grad.data();
+                       entry.exp_avg = first.data();
+                       entry.exp_avg_sq = second.data();
+                       entry.weight = separate ? weight.data() : nullptr;
+                       entry.weight_dtype = dtype;
+                       entries.push_back(entry);
+                       held.insert(held.end(), {master, grad, first, second, weight});
+                     }
+                     const auto tensors = std::make_shared<MultiTensor>(ctx, std::move(entries));
+                     kernels::MultiTensorAdamwArgs a;
+                     a.table = tensors->table();
                      a.lr = 1e-6;
                      a.weight_decay = 0.1;
                      a.step = 10;
-                     const std::vector<Tensor> held = {master, grad, first, second, weight};
-                     return [=, &ctx] { DELTRON_LAUNCH(ctx, adamw, a); static_cast<void>(held); };
+                     return [=, &ctx] { DELTRON_LAUNCH(ctx, multi_tensor_adamw, a); static_cast<void>(held), static_cast<void>(tensors); };
                    }});
-  table.push_back({"gradient_norm", "squared_norm", std::to_string(count), Work{elements * wide, 0}, [=](CaseMemory& memory) -> Launch {
+  table.push_back({"gradient_norm", "multi_tensor_norm", shape, Work{elements * wide, 0}, [=](CaseMemory& memory) -> Launch {
                      Context& ctx = memory.ctx();
-                     const std::int64_t blocks = (count + kernels::kNormBlock - 1) / kernels::kNormBlock;
-                     const Tensor x = memory.random({count}, compute), partials = memory.empty({blocks}, DType::F64), faults = memory.empty({blocks}, DType::I64);
-                     const kernels::SquaredNormArgs a{count, x.data(), compute, partials.data_as<double>(), faults.data_as<std::int64_t>()};
-                     const std::vector<Tensor> held = {x, partials, faults};
-                     return [=, &ctx] { DELTRON_LAUNCH(ctx, squared_norm, a); static_cast<void>(held); };
+                     std::vector<Tensor> held;
+                     std::vector<kernels::MultiTensorEntry> entries;
+                     for (std::int64_t i = 0; i < kTensors; ++i) {
+                       held.push_back(memory.random({count}, compute));
+                       kernels::MultiTensorEntry entry;
+                       entry.count = count;
+                       entry.dtype = compute;
+                       entry.grad = held.back().data();
+                       entries.push_back(entry);
+                     }
+                     const auto tensors = std::make_shared<MultiTensor>(ctx, std::move(entries));
+                     const Tensor partials = memory.empty({tensors->chunks()}, DType::F64), faults = memory.empty({tensors->chunks()}, DType::I64);
+                     const kernels::MultiTensorNormArgs a{tensors->table(), partials.data_as<double>(), faults.data_as<std::int64_t>()};
+                     held.insert(held.end(), {partials, faults});
+                     return [=, &ctx] { DELTRON_LAUNCH(ctx, multi_tensor_norm, a); static_cast<void>(held), static_cast<void>(tensors); };
                    }});
 }
 

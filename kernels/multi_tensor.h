@@ -1,5 +1,5 @@
-// Updates, norms and non-finite checks over many tensors at once: a table of tensors and of chunks of them, made once and kept on the
-// device, so that a step is a handful of launches however many parameters there are. Knows no parameter names and no schedule.
+// Updates, norms and non-finite checks over many tensors at once: a table of tensors and of chunks of them, made once and kept on
+// the device, so that a step is a handful of launches however many parameters there are. Knows no parameter names and no schedule.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@ namespace deltron::kernels {
 // One tensor, or a shard of one. Addresses that a kernel does not name may be null.
 struct MultiTensorEntry {
   std::int64_t count = 0;
-  void* master = nullptr;         // [count] of dtype, as the three below
+  void* master = nullptr;  // [count] of dtype, as the three below
   const void* grad = nullptr;
   void* exp_avg = nullptr;
   void* exp_avg_sq = nullptr;
-  void* weight = nullptr;         // [count] of weight_dtype, rewritten from master; null where master is the weight
-  DType dtype = DType::F32;       // fp32 or fp64
+  void* weight = nullptr;    // [count] of weight_dtype, rewritten from master; null where master is the weight
+  DType dtype = DType::F32;  // fp32 or fp64
   DType weight_dtype = DType::BF16;
-  bool decays = true;             // weight decay applies
-  bool aligned = false;           // every address lies on 16 bytes: see multi_tensor_aligned()
+  bool decays = true;    // weight decay applies
+  bool aligned = false;  // every address lies on 16 bytes: see multi_tensor_aligned()
 };
 
 // A run of kNormBlock elements of a tensor, its last one shorter: the logical block of which the norm keeps a partial sum.
@@ -35,7 +35,7 @@ struct MultiTensorTable {
   const MultiTensorEntry* tensors = nullptr;  // on the kernel's device, as chunks
   const MultiTensorChunk* chunks = nullptr;   // by tensor, ascending
   std::int64_t chunk_count = 0;
-  bool has_fp32 = false, has_fp64 = false;    // types that occur
+  bool has_fp32 = false, has_fp64 = false;  // types that occur
 };
 
 inline bool multi_tensor_aligned(const MultiTensorEntry& entry) {

@@ -1,5 +1,5 @@
-// The gates of the fused preparation: columns of `raw` become log-decays, strengths and write gates, and their gradients come back. A
-// thread owns N neighbouring columns of one gate and head. Sums over tokens are kept by strips and added in rising order.
+// The gates of the fused preparation: columns of `raw` become log-decays, strengths and write gates, and their gradients come back.
+// A thread owns N neighbouring columns of one gate and head. Sums over tokens are kept by strips and added in rising order.
 #pragma once
 
 #include "kernels/cuda/streams.cuh"
@@ -13,6 +13,23 @@ __device__ __forceinline__ double log_of_one_plus(double x) { return log1p(x); }
 template <class C>
 __device__ __forceinline__ C softplus(C x) {
   return x > C(20) ? x : (x > C(0) ? x : C(0)) + log_of_one_plus(exponential(x < C(0) ? x : -x));
+}
+
+// The same and its slope, of one exponential; the slope beside 16-bit storage by the approximate reciprocal.
+template <class S, class C>
+__device__ __forceinline__ C softplus(C x, C& slope) {
+  const C e = exponential(x < C(0) ? x : -x), above = x < C(0) ? e : C(1);
+#ifdef __CUDACC__
+  if constexpr (sizeof(S) == 2) {
+    slope = __fdividef(above, C(1) + e);
+  } else {
+    slope = above / (C(1) + e);
+  }
+#else
+  slope = above / (C(1) + e);
+#endif
+  if (x > C(20)) slope = C(1);
+  return x > C(20) ? x : (x > C(0) ? x : C(0)) + log_of_one_plus(e);
 }
 
 // Column `col` of raw: which gate, which column of it, and the head whose A_log counts.
@@ -42,8 +59,8 @@ __host__ __device__ std::int64_t raw_columns(const Args& a) {
 // Whether N columns from a multiple of N on are always of one gate and head, and their addresses fit: a gate by head is one column.
 template <class S, class Args>
 bool gates_in_vectors(const Args& a) {
-  return a.gates == PreRuleGates::Channels && kVector<S> > 1 && a.key_dim % kVector<S> == 0 && a.value_heads * a.value_dim % kVector<S> == 0 &&
-         aligned16(a.raw, a.dtype) && aligned16(a.dt_bias);
+  return a.gates == PreRuleGates::Channels && kVector<S> > 1 && a.key_dim % kVector<S> == 0 &&
+         a.value_heads * a.value_dim % kVector<S> == 0 && aligned16(a.raw, a.dtype) && aligned16(a.dt_bias);
 }
 
 template <class S>
@@ -125,9 +142,10 @@ __global__ void __launch_bounds__(32 * kGateRows)
 #pragma unroll
         for (int j = 0; j < N; ++j) {
           if constexpr (kDecay) {
-            const C at = x[k][j] + bias[j], slope = -(rate * (at > C(20) ? C(1) : sigmoid(at)) * d[k][j]);
+            C gain;
+            const C soft = softplus<S>(x[k][j] + bias[j], gain), rated = rate * d[k][j], slope = -(rated * gain);
             bias_sum[j] += slope;
-            rate_sum[j] -= rate * softplus(at) * d[k][j];
+            rate_sum[j] -= rated * soft;
             d[k][j] = slope;
           } else {
             const C s = sigmoid_for<S>(x[k][j]);

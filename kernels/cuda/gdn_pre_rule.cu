@@ -1,5 +1,6 @@
-// The fused preparation before the delta rule on cuda: entry points, and plain kernels for what the streaming ones (gdn_pre_stream.cuh)
-// do not take: a warp owns a head of q, k or v and walks a strip of tokens with the taps in registers. Gates are in gdn_pre_gates.cuh.
+// The fused preparation before the delta rule on cuda: entry points, and plain kernels for what the streaming ones
+// (gdn_pre_stream.cuh) do not take: a warp owns a head of q, k or v and walks a strip of tokens with the taps in registers. Gates
+// are in gdn_pre_gates.cuh.
 #include "kernels/gdn_pre_rule.h"
 
 #include <initializer_list>
@@ -173,8 +174,8 @@ template <class Args>
 void check_pre_rule(const Args& args) {
   DELTRON_CHECK(args.kernel >= 1 && args.kernel <= kTaps, "gdn_pre_rule on cuda takes kernels of 1 to ", kTaps, ", not ",
                 args.kernel);
-  DELTRON_CHECK(args.key_dim <= kPreRuleHeadDimCuda && args.value_dim <= kPreRuleHeadDimCuda, "gdn_pre_rule on cuda takes heads of up to ",
-                kPreRuleHeadDimCuda, ", not ", args.key_dim, " and ", args.value_dim);
+  DELTRON_CHECK(args.key_dim <= kPreRuleHeadDimCuda && args.value_dim <= kPreRuleHeadDimCuda,
+                "gdn_pre_rule on cuda takes heads of up to ", kPreRuleHeadDimCuda, ", not ", args.key_dim, " and ", args.value_dim);
   DELTRON_CHECK(args.tokens == 0 || args.documents.count > 0, "gdn_pre_rule needs documents");
   const std::int64_t* offsets = args.documents.host();
   DELTRON_CHECK(args.tokens == 0 || (offsets[0] == 0 && offsets[args.documents.count] == args.tokens),
@@ -198,7 +199,7 @@ bool with_stream(const Args& args, std::initializer_list<MatrixView> views, cons
     (void)args, (void)views, (void)f;
     return false;
   } else {
-    const int group = pre_stream_group<S>(args.key_dim);
+    const int group = pre_stream_group(args.key_dim, kVector<S>);
     bool fits = group > 0 && args.kernel == kStreamTaps && aligned16(args.conv_weight) && args.tokens < (1 << 30) &&
                 channels_of(args) < (1 << 24) && args.value_heads * args.value_dim % kVector<S> == 0;
     for (const MatrixView& view : views) fits = fits && aligned16(view, args.dtype);
@@ -236,13 +237,15 @@ void gdn_pre_rule_forward(const GdnPreRuleForwardArgs& args, const StreamHandle&
   with_storage(args.dtype, "gdn_pre_rule", [&](auto s) {
     using S = decltype(s);
     const bool streamed = with_stream<S>(args, {args.qkv, {args.prepared.data, args.prepared.row_stride}}, [&](auto group) {
-      const PreStreamGrid grid = pre_stream_grid<S>(args, kShortStrip);
+      const int keys = pre_key_tiles(args, decltype(group)::value);
+      const PreStreamGrid grid{kShortStrip, keys, keys + pre_value_tiles(args, kVector<S>)};
       const dim3 blocks(static_cast<unsigned>(grid.tiles * stream_blocks(args.tokens, grid.strip)));
       launch_kernel(what, pre_stream_forward<S, decltype(group)::value>, blocks, dim3(kStreamThreads), stream, args, grid);
     });
     if (!streamed) {
       with_width(width, [&](auto per) {
-        launch_kernel(what, forward_kernel<S, decltype(per)::value>, walk_grid(args, strip), dim3(32 * kWarps), stream, args, strip);
+        launch_kernel(what, forward_kernel<S, decltype(per)::value>, walk_grid(args, strip), dim3(32 * kWarps), stream, args,
+                      strip);
       });
     }
     launch_gates<S>(args, stream);
@@ -270,18 +273,27 @@ void gdn_pre_rule_backward(const GdnPreRuleBackwardArgs& args, const StreamHandl
     C* rate_sums = bias_sums + space.gates;
     C* wanted_sums = args.d_conv_weight == nullptr ? nullptr : weight_sums;
     std::int64_t partials = space.strips;
-    const bool streamed = with_stream<S>(args, {args.qkv, args.d_prepared, {args.d_qkv.data, args.d_qkv.row_stride}}, [&](auto group) {
-      const PreStreamGrid grid = pre_stream_grid<S>(args, backward_strip(args.tokens));
-      partials = stream_blocks(args.tokens, grid.strip);
-      if constexpr (std::is_same_v<C, float>) {
-        launch_kernel(what, pre_stream_backward<S, decltype(group)::value>, dim3(static_cast<unsigned>(grid.tiles * partials)),
-                      dim3(kStreamThreads), stream, args, grid, wanted_sums);
-      }
-    });
+    const bool streamed =
+        with_stream<S>(args, {args.qkv, args.d_prepared, {args.d_qkv.data, args.d_qkv.row_stride}}, [&](auto group) {
+          if constexpr (std::is_same_v<C, float>) {
+            // Heads of q and k in lanes of four channels where they fit: their sums wait for each other less with more warps under
+            // way.
+            constexpr int kGroup = decltype(group)::value, kNarrow = kGroup == 32 ? kVector<S> : 4, kWide = kVector<S>;
+            constexpr int kNarrowGroup = kNarrow == kWide ? kGroup : 2 * kGroup;
+            const int keys = pre_key_tiles(args, kNarrowGroup), values = pre_value_tiles(args, kWide);
+            const int strip = pre_backward_strip(args.tokens, keys, kHopperProcessors * kPreBackwardBlocks<kNarrow>);
+            partials = stream_blocks(args.tokens, strip);
+            const auto blocks = [&](int tiles) { return dim3(static_cast<unsigned>(tiles * partials)); };
+            launch_kernel(what, pre_stream_backward<S, kNarrow, kNarrowGroup, true>, blocks(keys), dim3(kStreamThreads), stream,
+                          args, PreStreamGrid{strip, keys, keys}, wanted_sums);
+            launch_kernel(what, pre_stream_backward<S, kWide, 32, false>, blocks(values), dim3(kStreamThreads), stream, args,
+                          PreStreamGrid{strip, 0, values}, wanted_sums);
+          }
+        });
     if (!streamed) {
       with_width(width, [&](auto per) {
-        launch_kernel(what, backward_kernel<S, decltype(per)::value>, walk_grid(args, strip), dim3(32 * kWarps), stream, args, strip,
-                      wanted_sums);
+        launch_kernel(what, backward_kernel<S, decltype(per)::value>, walk_grid(args, strip), dim3(32 * kWarps), stream, args,
+                      strip, wanted_sums);
       });
     }
     launch_gates_backward<S>(args, space.strips, strip, bias_sums, rate_sums, stream);

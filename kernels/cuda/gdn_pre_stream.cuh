@@ -1,6 +1,6 @@
-// The fused preparation's convolution, SiLU and L2 norm at the memory's speed, four taps: the walk of conv_stream.cuh, in which a warp
-// owns whole heads of q and k (kGroup lanes each, a power of two, the last ones idle where the head is narrower) or 32 x 16 bytes of
-// v's channels. Sizes and layouts that do not fit go through the plain kernels of gdn_pre_rule.cu.
+// The fused preparation's convolution, SiLU and L2 norm at the memory's speed, four taps: the walk of conv_stream.cuh, in which a
+// warp owns whole heads of q and k (kGroup lanes each, a power of two, the last ones idle where the head is narrower) or 32 x 16
+// bytes of v's channels. Sizes and layouts that do not fit go through the plain kernels of gdn_pre_rule.cu.
 #pragma once
 
 #include "kernels/cuda/conv_stream.cuh"
@@ -8,21 +8,34 @@
 
 namespace deltron::kernels::cuda {
 
-// Lanes of a head, 0 if the streaming kernels do not take it.
-template <class S>
-int pre_stream_group(std::int64_t key_dim) {
-  if (key_dim % kVector<S> != 0) return 0;
-  const std::int64_t lanes = key_dim / kVector<S>;
+// Lanes of a head where a lane owns n channels, 0 if the streaming kernels do not take it.
+inline int pre_stream_group(std::int64_t key_dim, int n) {
+  if (key_dim % n != 0) return 0;
+  const std::int64_t lanes = key_dim / n;
   return lanes <= 8 ? 8 : lanes <= 16 ? 16 : lanes <= 32 ? 32 : 0;
 }
 
+// What a launch works on: tiles of q and k, then tiles of v.
 struct PreStreamGrid {
   int strip, key_tiles, tiles;
 };
-template <class S, class Args>
-PreStreamGrid pre_stream_grid(const Args& args, int strip) {
-  const int key_tiles = static_cast<int>(ceil_div(2 * args.key_heads, 32 / pre_stream_group<S>(args.key_dim)));
-  return {strip, key_tiles, key_tiles + stream_tiles<S>(args.value_heads * args.value_dim)};
+template <class Args>
+int pre_key_tiles(const Args& args, int group) {
+  return static_cast<int>(ceil_div(2 * args.key_heads, 32 / group));
+}
+template <class Args>
+int pre_value_tiles(const Args& args, int n) {
+  return static_cast<int>(ceil_div(args.value_heads * args.value_dim, 32 * n));
+}
+inline constexpr int kHopperProcessors = 132;
+// Tokens of a backward warp's strip: near kLongStrip, and so many that the blocks nearly fill a whole number of rounds of `slots`
+// (blocks that a Hopper GPU has under way). A function of the shape alone.
+inline int pre_backward_strip(std::int64_t tokens, int tiles, int slots) {
+  const std::int64_t usual = ceil_div(tokens, kLongStrip * kStreamWarps) * tiles, rounds = (usual + slots / 2) / slots;
+  const std::int64_t blocks = (rounds > 0 ? rounds * slots : usual) / tiles;  // of a tile
+  const std::int64_t strip = ceil_div(ceil_div(tokens, (blocks > 0 ? blocks : 1) * kStreamWarps), kStreamTaps) * kStreamTaps;
+  const int least = backward_strip(tokens) < kLongStrip ? backward_strip(tokens) : kShortStrip;
+  return static_cast<int>(strip < least ? least : strip);
 }
 
 // Where a warp works and what its lanes own. begin >= tokens: nowhere.
@@ -30,18 +43,18 @@ struct PreStreamPlace {
   bool normed, mine;
   int channel, begin, end;
 };
-template <class S, int kGroup, class Args>
+template <int N, int kGroup, class Args>
 __device__ __forceinline__ PreStreamPlace pre_stream_place(const Args& a, const PreStreamGrid& grid) {
   const int tile = static_cast<int>(blockIdx.x) % grid.tiles, lane = static_cast<int>(threadIdx.x) % 32;
   const int tokens = static_cast<int>(a.tokens), key_dim = static_cast<int>(a.key_dim), key_heads = static_cast<int>(a.key_heads);
   PreStreamPlace p;
   p.normed = tile < grid.key_tiles;
   if (p.normed) {
-    const int head = tile * (32 / kGroup) + lane / kGroup, at = lane % kGroup * kVector<S>;
+    const int head = tile * (32 / kGroup) + lane / kGroup, at = lane % kGroup * N;
     p.mine = head < 2 * key_heads && at < key_dim;
     p.channel = head * key_dim + at;
   } else {
-    const int at = ((tile - grid.key_tiles) * 32 + lane) * kVector<S>;
+    const int at = ((tile - grid.key_tiles) * 32 + lane) * N;
     p.mine = at < static_cast<int>(a.value_heads * a.value_dim);
     p.channel = 2 * key_heads * key_dim + at;
   }
@@ -57,7 +70,8 @@ __device__ __forceinline__ Pack<S, N> pack_between(const C (&values)[N]) {
   Pack<S, N> to;
   if constexpr (std::is_same_v<S, bf16>) {
 #pragma unroll
-    for (int i = 0; i < N; i += 2) *reinterpret_cast<__nv_bfloat162*>(&to.value[i]) = __floats2bfloat162_rn(values[i], values[i + 1]);
+    for (int i = 0; i < N; i += 2)
+      *reinterpret_cast<__nv_bfloat162*>(&to.value[i]) = __floats2bfloat162_rn(values[i], values[i + 1]);
   } else if constexpr (std::is_same_v<S, fp16>) {
 #pragma unroll
     for (int i = 0; i < N; i += 2) *reinterpret_cast<__half2*>(&to.value[i]) = __floats2half2_rn(values[i], values[i + 1]);
@@ -100,9 +114,9 @@ __device__ __forceinline__ float inverse_root(float x) {
 }
 
 // An idle lane copies nothing, but its zeros take part in its head's sums.
-template <class S>
-__device__ __forceinline__ void clear_slots(Pack<S, kVector<S>>* ring, int slots) {
-  const float zeros[kVector<S>] = {};
+template <class S, int N>
+__device__ __forceinline__ void clear_slots(Pack<S, N>* ring, int slots) {
+  const float zeros[N] = {};
   for (int slot = 0; slot < slots; ++slot) ring[slot * kStreamThreads + threadIdx.x] = pack<S>(zeros);
 }
 
@@ -110,7 +124,8 @@ template <class S>
 using PreForwardRing = Pack<S, kVector<S>>[kStreamStages][kStreamTaps][kStreamThreads];
 
 template <class S, int kGroup, bool kNormed>
-__device__ __forceinline__ void pre_stream_forward_walk(const GdnPreRuleForwardArgs& a, const PreStreamPlace& my, PreForwardRing<S>& ring) {
+__device__ __forceinline__ void pre_stream_forward_walk(const GdnPreRuleForwardArgs& a, const PreStreamPlace& my,
+                                                        PreForwardRing<S>& ring) {
   constexpr int N = kVector<S>;
   const std::int64_t x_stride = a.qkv.row_stride, y_stride = a.prepared.row_stride;
   const S* x = static_cast<const S*>(a.qkv.data) + my.channel;
@@ -131,7 +146,7 @@ __device__ __forceinline__ void pre_stream_forward_walk(const GdnPreRuleForwardA
 #pragma unroll
   for (int stage = 0; stage < kStreamStages - 1; ++stage) fetch(stage);
   float w[kStreamTaps][N] = {}, history[kStreamTaps][N] = {};
-  if (!my.mine) clear_slots<S>(&ring[0][0][0], kStreamStages * kStreamTaps);
+  if (!my.mine) clear_slots<S, N>(&ring[0][0][0], kStreamStages * kStreamTaps);
   if (my.mine) {
     load_stream_taps(a.conv_weight, a.conv_weight_dtype, my.channel, w);
     load_history(x, x_stride, my.begin, history);
@@ -182,7 +197,7 @@ __device__ __forceinline__ void pre_stream_forward_walk(const GdnPreRuleForwardA
 template <class S, int kGroup>
 __global__ void __launch_bounds__(kStreamThreads, 4) pre_stream_forward(GdnPreRuleForwardArgs a, PreStreamGrid grid) {
   __shared__ PreForwardRing<S> ring;
-  const PreStreamPlace my = pre_stream_place<S, kGroup>(a, grid);
+  const PreStreamPlace my = pre_stream_place<kVector<S>, kGroup>(a, grid);
   if (my.begin >= static_cast<int>(a.tokens)) return;
   if (my.normed) {
     pre_stream_forward_walk<S, kGroup, true>(a, my, ring);
@@ -191,13 +206,12 @@ __global__ void __launch_bounds__(kStreamThreads, 4) pre_stream_forward(GdnPreRu
   }
 }
 
-template <class S>
-using PreBackwardRing = Pack<S, kVector<S>>[kStreamStages][kStreamTaps][2][kStreamThreads];
+template <class S, int N>
+using PreBackwardRing = Pack<S, N>[kStreamStages][kStreamTaps][2][kStreamThreads];
 
-template <class S, int kGroup, bool kNormed>
-__device__ __forceinline__ void pre_stream_backward_walk(const GdnPreRuleBackwardArgs& a, const PreStreamPlace& my, PreBackwardRing<S>& ring,
-                                                         float (&dw)[kStreamTaps][kVector<S>]) {
-  constexpr int N = kVector<S>;
+template <class S, int N, int kGroup, bool kNormed>
+__device__ __forceinline__ void pre_stream_backward_walk(const GdnPreRuleBackwardArgs& a, const PreStreamPlace& my,
+                                                         PreBackwardRing<S, N>& ring, float (&dw)[kStreamTaps][N]) {
   const std::int64_t x_stride = a.qkv.row_stride, dy_stride = a.d_prepared.row_stride, dx_stride = a.d_qkv.row_stride;
   const S* x = static_cast<const S*>(a.qkv.data) + my.channel;
   // Three tokens behind the strip add to the gradient of its last ones.
@@ -212,8 +226,8 @@ __device__ __forceinline__ void pre_stream_backward_walk(const GdnPreRuleBackwar
 #pragma unroll
     for (int i = 0; i < kStreamTaps; ++i) {
       if (next_token + i < fetched_end) {
-        copy_async(&ring[stage][i][0][threadIdx.x], next_x);
-        copy_async(&ring[stage][i][1][threadIdx.x], next_dy);
+        copy_async<sizeof(Pack<S, N>)>(&ring[stage][i][0][threadIdx.x], next_x);
+        copy_async<sizeof(Pack<S, N>)>(&ring[stage][i][1][threadIdx.x], next_dy);
       }
       next_x += x_stride;
       next_dy += dy_stride;
@@ -223,7 +237,7 @@ __device__ __forceinline__ void pre_stream_backward_walk(const GdnPreRuleBackwar
   };
 #pragma unroll
   for (int stage = 0; stage < kStreamStages - 1; ++stage) fetch(stage);
-  if (!my.mine) clear_slots<S>(&ring[0][0][0][0], kStreamStages * kStreamTaps * 2);
+  if (!my.mine) clear_slots<S, N>(&ring[0][0][0][0], kStreamStages * kStreamTaps * 2);
   // dx[place] gathers the gradient of the token at that place; it is complete when the fourth token behind takes the place.
   float w[kStreamTaps][N] = {}, history[kStreamTaps][N] = {}, dx[kStreamTaps][N] = {};
   if (my.mine) {
@@ -311,25 +325,25 @@ __device__ __forceinline__ void pre_stream_backward_walk(const GdnPreRuleBackwar
   wait_for_copies<0>();
 }
 
-// weight_sums [blocks of strips, 4, channels]; null: not wanted.
-template <class S, int kGroup>
-__global__ void __launch_bounds__(kStreamThreads, 3) pre_stream_backward(GdnPreRuleBackwardArgs a, PreStreamGrid grid, float* weight_sums) {
-  constexpr int N = kVector<S>;
+// Blocks a multiprocessor: of the registers they leave.
+template <int N>
+inline constexpr int kPreBackwardBlocks = N == 8 ? 3 : 4;
+
+// kNormed: q and k alone (grid.tiles == grid.key_tiles), else v alone (no key tiles). weight_sums [blocks of strips, 4, channels];
+// null: not wanted.
+template <class S, int N, int kGroup, bool kNormed>
+__global__ void __launch_bounds__(kStreamThreads, kPreBackwardBlocks<N>)
+    pre_stream_backward(GdnPreRuleBackwardArgs a, PreStreamGrid grid, float* weight_sums) {
   union Shared {
-    PreBackwardRing<S> ring;
+    PreBackwardRing<S, N> ring;
     float sums[kStreamWarps][kStreamTaps][N][32];
   };
   __shared__ __align__(16) unsigned char memory[sizeof(Shared)];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
-  const PreStreamPlace my = pre_stream_place<S, kGroup>(a, grid);
+  const PreStreamPlace my = pre_stream_place<N, kGroup>(a, grid);
   float dw[kStreamTaps][N] = {};
-  if (my.begin < static_cast<int>(a.tokens)) {
-    if (my.normed) {
-      pre_stream_backward_walk<S, kGroup, true>(a, my, shared.ring, dw);
-    } else if (my.mine) {
-      pre_stream_backward_walk<S, kGroup, false>(a, my, shared.ring, dw);
-    }
-  }
+  if (my.begin < static_cast<int>(a.tokens) && (kNormed || my.mine))
+    pre_stream_backward_walk<S, N, kGroup, kNormed>(a, my, shared.ring, dw);
   if (weight_sums == nullptr) return;
   __syncthreads();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -343,7 +357,9 @@ __global__ void __launch_bounds__(kStreamThreads, 3) pre_stream_backward(GdnPreR
   // Each warp adds the strips' sums of one tap, in ascending order.
   static_assert(kStreamWarps == kStreamTaps);
   const std::int64_t channels = 2 * a.key_heads * a.key_dim + a.value_heads * a.value_dim;
-  float* partial = weight_sums + (static_cast<std::int64_t>(blockIdx.x) / grid.tiles * kStreamTaps + kStreamTaps - 1 - warp) * channels + my.channel;
+  float* partial = weight_sums +
+                   (static_cast<std::int64_t>(blockIdx.x) / grid.tiles * kStreamTaps + kStreamTaps - 1 - warp) * channels +
+                   my.channel;
 #pragma unroll
   for (int j = 0; j < N; ++j) {
     float sum = shared.sums[0][warp][j][lane];

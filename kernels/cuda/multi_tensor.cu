@@ -1,5 +1,5 @@
-// AdamW, SGD and partial norms over a table of tensors on cuda: one launch a type of state, a block of threads a chunk or a piece of
-// one. Factors are formed in fp64 once a call; clipping factor and skip flag are read on the device, so the host never waits.
+// AdamW, SGD and partial norms over a table of tensors on cuda: one launch a type of state, a block of threads a chunk or a piece
+// of one. Factors are formed in fp64 once a call; clipping factor and skip flag are read on the device, so the host never waits.
 #include "kernels/multi_tensor.h"
 
 #include <cmath>
@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(kUpdateThreads, 4)
 template <class C, class Rule>
 void launch_update(const MultiTensorTable& table, const Rule& rule, const double* grad_scale, const std::int32_t* skip_flag,
                    const StreamHandle& stream, const char* what) {
-  launch_kernel(what, update_kernel<C, Rule>, dim3(static_cast<unsigned>(table.chunk_count * kPieces)), dim3(kUpdateThreads), stream,
-                table, rule, grad_scale, skip_flag);
+  launch_kernel(what, update_kernel<C, Rule>, dim3(static_cast<unsigned>(table.chunk_count * kPieces)), dim3(kUpdateThreads),
+                stream, table, rule, grad_scale, skip_flag);
 }
 
 template <class C>

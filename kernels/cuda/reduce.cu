@@ -17,8 +17,8 @@ __global__ void __launch_bounds__(kSquareThreads) squared_norm_kernel(SquaredNor
              a.partials + blockIdx.x, a.nonfinite == nullptr ? nullptr : a.nonfinite + blockIdx.x);
 }
 
-// Runs of kOrderedRun values, each added in ascending order by a thread of its own; then the runs, in ascending order. The values pass
-// through shared memory, one apart from run to run so that the threads meet in no bank.
+// Runs of kOrderedRun values, each added in ascending order by a thread of its own; then the runs, in ascending order. The values
+// pass through shared memory, one apart from run to run so that the threads meet in no bank.
 constexpr int kOrderedRun = 128, kOrderedRuns = 32;
 __global__ void __launch_bounds__(kOrderedRuns * 32) ordered_sum_kernel(OrderedSumArgs a) {
   __shared__ double values[kOrderedRuns][kOrderedRun + 1];
@@ -72,7 +72,8 @@ void squared_norm(const SquaredNormArgs& args, const StreamHandle& stream) {
   if (args.count <= 0) return;
   const unsigned blocks = static_cast<unsigned>(ceil_div(args.count, kNormBlock));
   with_storage(args.dtype, "squared_norm", [&](auto s) {
-    launch_kernel("squared_norm", squared_norm_kernel<decltype(s)>, dim3(blocks), dim3(kSquareThreads), stream, args, aligned16(args.x));
+    launch_kernel("squared_norm", squared_norm_kernel<decltype(s)>, dim3(blocks), dim3(kSquareThreads), stream, args,
+                  aligned16(args.x));
   });
 }
 
@@ -81,7 +82,8 @@ void ordered_sum(const OrderedSumArgs& args, const StreamHandle& stream) {
 }
 
 void sum(const SumArgs& args, const StreamHandle& stream) {
-  with_storage(args.dtype, "sum", [&](auto s) { launch_kernel("sum", sum_kernel<decltype(s)>, dim3(1), dim3(kThreads), stream, args); });
+  with_storage(args.dtype, "sum",
+               [&](auto s) { launch_kernel("sum", sum_kernel<decltype(s)>, dim3(1), dim3(kThreads), stream, args); });
 }
 
 void clip_scale(const ClipScaleArgs& args, const StreamHandle& stream) {

@@ -7,8 +7,8 @@
 namespace deltron::kernels::cuda {
 
 inline constexpr int kSquareThreads = 256;
-inline constexpr int kSquareGroup = 4;   // neighbouring elements of a thread
-inline constexpr int kSquareAhead = 4;   // groups under way
+inline constexpr int kSquareGroup = 4;  // neighbouring elements of a thread
+inline constexpr int kSquareAhead = 4;  // groups under way
 
 // Called by all threads of a block. `aligned`: x lies on 16 bytes.
 template <class S>

@@ -276,17 +276,14 @@ void gdn_pre_rule_backward(const GdnPreRuleBackwardArgs& args, const StreamHandl
     const bool streamed =
         with_stream<S>(args, {args.qkv, args.d_prepared, {args.d_qkv.data, args.d_qkv.row_stride}}, [&](auto group) {
           if constexpr (std::is_same_v<C, float>) {
-            // Heads of q and k in lanes of four channels where they fit: their sums wait for each other less with more warps under
-            // way.
-            constexpr int kGroup = decltype(group)::value, kNarrow = kGroup == 32 ? kVector<S> : 4, kWide = kVector<S>;
-            constexpr int kNarrowGroup = kNarrow == kWide ? kGroup : 2 * kGroup;
-            const int keys = pre_key_tiles(args, kNarrowGroup), values = pre_value_tiles(args, kWide);
-            const int strip = pre_backward_strip(args.tokens, keys, kHopperProcessors * kPreBackwardBlocks<kNarrow>);
+            constexpr int N = kVector<S>, kGroup = decltype(group)::value;
+            const int keys = pre_key_tiles(args, kGroup), values = pre_value_tiles(args, N), most = keys > values ? keys : values;
+            const int strip = pre_backward_strip(args.tokens, most, kHopperProcessors * kPreBackwardBlocks<N>);
             partials = stream_blocks(args.tokens, strip);
             const auto blocks = [&](int tiles) { return dim3(static_cast<unsigned>(tiles * partials)); };
-            launch_kernel(what, pre_stream_backward<S, kNarrow, kNarrowGroup, true>, blocks(keys), dim3(kStreamThreads), stream,
-                          args, PreStreamGrid{strip, keys, keys}, wanted_sums);
-            launch_kernel(what, pre_stream_backward<S, kWide, 32, false>, blocks(values), dim3(kStreamThreads), stream, args,
+            launch_kernel(what, pre_stream_backward<S, kGroup, true>, blocks(keys), dim3(kStreamThreads), stream, args,
+                          PreStreamGrid{strip, keys, keys}, wanted_sums);
+            launch_kernel(what, pre_stream_backward<S, 32, false>, blocks(values), dim3(kStreamThreads), stream, args,
                           PreStreamGrid{strip, 0, values}, wanted_sums);
           }
         });

@@ -206,12 +206,13 @@ __global__ void __launch_bounds__(kStreamThreads, 4) pre_stream_forward(GdnPreRu
   }
 }
 
-template <class S, int N>
-using PreBackwardRing = Pack<S, N>[kStreamStages][kStreamTaps][2][kStreamThreads];
+template <class S>
+using PreBackwardRing = Pack<S, kVector<S>>[kStreamStages][kStreamTaps][2][kStreamThreads];
 
-template <class S, int N, int kGroup, bool kNormed>
+template <class S, int kGroup, bool kNormed>
 __device__ __forceinline__ void pre_stream_backward_walk(const GdnPreRuleBackwardArgs& a, const PreStreamPlace& my,
-                                                         PreBackwardRing<S, N>& ring, float (&dw)[kStreamTaps][N]) {
+                                                         PreBackwardRing<S>& ring, float (&dw)[kStreamTaps][kVector<S>]) {
+  constexpr int N = kVector<S>;
   const std::int64_t x_stride = a.qkv.row_stride, dy_stride = a.d_prepared.row_stride, dx_stride = a.d_qkv.row_stride;
   const S* x = static_cast<const S*>(a.qkv.data) + my.channel;
   // Three tokens behind the strip add to the gradient of its last ones.
@@ -226,8 +227,8 @@ __device__ __forceinline__ void pre_stream_backward_walk(const GdnPreRuleBackwar
 #pragma unroll
     for (int i = 0; i < kStreamTaps; ++i) {
       if (next_token + i < fetched_end) {
-        copy_async<sizeof(Pack<S, N>)>(&ring[stage][i][0][threadIdx.x], next_x);
-        copy_async<sizeof(Pack<S, N>)>(&ring[stage][i][1][threadIdx.x], next_dy);
+        copy_async(&ring[stage][i][0][threadIdx.x], next_x);
+        copy_async(&ring[stage][i][1][threadIdx.x], next_dy);
       }
       next_x += x_stride;
       next_dy += dy_stride;
@@ -331,11 +332,12 @@ inline constexpr int kPreBackwardBlocks = N == 8 ? 3 : 4;
 
 // kNormed: q and k alone (grid.tiles == grid.key_tiles), else v alone (no key tiles). weight_sums [blocks of strips, 4, channels];
 // null: not wanted.
-template <class S, int N, int kGroup, bool kNormed>
-__global__ void __launch_bounds__(kStreamThreads, kPreBackwardBlocks<N>)
+template <class S, int kGroup, bool kNormed>
+__global__ void __launch_bounds__(kStreamThreads, kPreBackwardBlocks<kVector<S>>)
     pre_stream_backward(GdnPreRuleBackwardArgs a, PreStreamGrid grid, float* weight_sums) {
+  constexpr int N = kVector<S>;
   union Shared {
-    PreBackwardRing<S, N> ring;
+    PreBackwardRing<S> ring;
     float sums[kStreamWarps][kStreamTaps][N][32];
   };
   __shared__ __align__(16) unsigned char memory[sizeof(Shared)];
@@ -343,7 +345,7 @@ __global__ void __launch_bounds__(kStreamThreads, kPreBackwardBlocks<N>)
   const PreStreamPlace my = pre_stream_place<N, kGroup>(a, grid);
   float dw[kStreamTaps][N] = {};
   if (my.begin < static_cast<int>(a.tokens) && (kNormed || my.mine))
-    pre_stream_backward_walk<S, N, kGroup, kNormed>(a, my, shared.ring, dw);
+    pre_stream_backward_walk<S, kGroup, kNormed>(a, my, shared.ring, dw);
   if (weight_sums == nullptr) return;
   __syncthreads();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;

@@ -6,22 +6,14 @@
 
 namespace deltron::kernels::cuda {
 
-// Copies of 16 or 8 bytes that run while the thread computes. A thread waits for its own copies alone and reads what it copied
-// itself, so no barrier is needed.
-template <int kBytes = 16>
+// Copies of 16 bytes that run while the thread computes. A thread waits for its own copies alone and reads what it copied itself,
+// so no barrier is needed.
 __device__ __forceinline__ void copy_async(void* shared, const void* from) {
-  static_assert(kBytes == 8 || kBytes == 16);
 #ifdef __CUDACC__
-  if constexpr (kBytes == 8) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))),
-                 "l"(from)
-                 : "memory");
-    return;
-  }
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))), "l"(from)
                : "memory");
 #else
-  emulation::async_copy(shared, from, kBytes, kBytes);
+  emulation::async_copy(shared, from, 16);
 #endif
 }
 __device__ __forceinline__ void commit_copies() {

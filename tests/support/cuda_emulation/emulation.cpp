@@ -13,7 +13,7 @@ enum class State { Ready, AtWarp, AtBlock, Done };
 struct Copy {
   void* to;
   const void* from;
-  unsigned valid, bytes;
+  unsigned valid;
 };
 struct Fiber {
   void* stack_pointer = nullptr;
@@ -80,12 +80,12 @@ const char* exchange(const void* mine, std::size_t bytes) {
   warp_barrier();
   return exchange_buffer[turn][warp][0];
 }
-void async_copy(void* to, const void* from, unsigned valid, unsigned bytes) {
-  if (reinterpret_cast<std::uintptr_t>(to) % bytes != 0 || (valid > 0 && reinterpret_cast<std::uintptr_t>(from) % bytes != 0)) {
+void async_copy(void* to, const void* from, unsigned valid) {
+  if (reinterpret_cast<std::uintptr_t>(to) % 16 != 0 || (valid > 0 && reinterpret_cast<std::uintptr_t>(from) % 16 != 0)) {
     std::fprintf(stderr, "cp.async: misaligned\n");
     std::abort();
   }
-  fibers[current].open.push_back({to, from, valid, bytes});
+  fibers[current].open.push_back({to, from, valid});
 }
 void async_commit() {
   fibers[current].groups.push_back(std::move(fibers[current].open));
@@ -95,7 +95,7 @@ void async_wait(unsigned pending) {
   auto& groups = fibers[current].groups;
   while (groups.size() > pending) {
     for (const Copy& c : groups.front()) {
-      std::memset(c.to, 0, c.bytes);
+      std::memset(c.to, 0, 16);
       std::memcpy(c.to, c.from, c.valid);
     }
     groups.erase(groups.begin());

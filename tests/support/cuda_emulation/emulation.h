@@ -41,7 +41,7 @@ const char* exchange(const void* mine, std::size_t bytes);
 void run(unsigned blocks, unsigned threads, std::size_t shared_bytes, const std::function<void()>& body);
 void run_grid(dim3 grid, dim3 block, const std::function<void()>& body);  // two dimensions each
 char* dynamic_shared();
-void async_copy(void* to, const void* from, unsigned valid_bytes, unsigned bytes = 16);
+void async_copy(void* to, const void* from, unsigned valid_bytes);
 void async_commit();
 void async_wait(unsigned pending);
 }  // namespace emulation

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Checks the CUDA back end on a GPU, part by part; resumable: a part that has passed for a commit is not run again for it.
 #
-#   scripts/gpu_check.sh [--only PART,...] [--skip PART,...] [--list] [--force] [--build FOLDER] [--binaries FOLDER] [--output FOLDER] [--jobs N]
+#   scripts/gpu_check.sh [--only PART,...] [--skip PART,...] [--list] [--table] [--force] [--build FOLDER] [--binaries FOLDER] [--output FOLDER] [--jobs N]
 #
 # --build     build folder to take the binaries from (default build/release); --binaries takes them from one flat folder instead, where
 #             they were built on another machine
 # --output    where one JSON record a part and commit, and its log, are kept (default build/gpu_check)
 # --jobs      parts that may run side by side (default 1)
 # --skip      parts to leave out, as --only names those to run
+# --table     runs nothing: the table of what is recorded
 #
 #   doctor                               driver, device, libraries
 #   kernels_aligned, kernels_unaligned   every kernel family against fp64 references; every buffer between NaN bytes that must stay
@@ -16,6 +17,7 @@
 #   attention                            cuDNN's fused attention against the references
 #   large_streaming, large_products, large_rules   tensors of more than 2^31 elements (one after the other: up to 125 GiB)
 #   documents_and_lengths                70,005 documents in a batch; sequences of 1 to 1,048,576 tokens, one pass against pieces
+#   length_generic                       the same length by the generic kernels, token by token
 #   stack                                device, model against the CPU, training, host waits in a step, offload in the layers
 #   exactness_fp32, exactness_bf16       recompute regions x offload x fusions for gdn and gdn2: bitwise, slow copies, poisoned memory
 #   exactness_recompute, exactness_sets  every legal set of regions; every set that the combination table allows
@@ -32,7 +34,7 @@ set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
-build=build/release binaries='' output=build/gpu_check only='' skip='' force=0 list=0 jobs=1
+build=build/release binaries='' output=build/gpu_check only='' skip='' force=0 list=0 table=0 jobs=1
 while (($#)); do
   case $1 in
     --only) need_value "$1" $#; only=$2; shift ;;
@@ -43,6 +45,7 @@ while (($#)); do
     --jobs) need_value "$1" $#; jobs=$2; shift ;;
     --force) force=1 ;;
     --list) list=1 ;;
+    --table) table=1 ;;
     -h | --help) usage_from_header "$0"; exit 0 ;;
     *) die 2 "unknown option $1; --help lists the options" ;;
   esac
@@ -50,31 +53,64 @@ while (($#)); do
 done
 cd "$deltron_root"
 
-    rules) tests test_kernels_cuda_rules 'DeltaRuleGpu.*' ;;
-    rules_repeat) DELTRON_REPEATS=1000 "$(binary test_kernels_cuda_rules)" '--gtest_filter=LargeRules.launches_repeat*' ;;
-    large_streaming) tests test_kernels_cuda_rules 'LargeStreaming.*' ;;
-    large_products) tests test_kernels_cuda_rules 'LargeLoss.*' ;;
-    large_rules) tests test_kernels_cuda_rules 'LargeRules.*2_to_the_31*' ;;
-    documents_and_lengths) tests test_kernels_cuda_rules 'LargeRules.*65535:LargeRules.*sequences*:ManyDocuments.*' ;;
-    attention) # cuDNN's; without cuDNN it could not run
-      "$(binary deltron)" doctor --fast | grep -q '^cudnn *[0-9]' || return 77
-      "$(binary test_attention_cudnn)" --gtest_brief=1 ;;
-    stack) sharded 2 test_gpu '-*OffloadMatrix*:*OffloadCombinations*:*RecomputeExactness*' ;;
-    exactness_fp32) sharded 4 test_gpu '*OffloadMatrix*fp32*' ;;
-    exactness_bf16) sharded 4 test_gpu '*OffloadMatrix*bf16*' ;;
-    exactness_recompute) sharded 4 test_gpu '*RecomputeExactness*' ;;
-    exactness_sets) sharded 4 test_gpu '*OffloadCombinations*' ;;
-    memory_table)
-      for device in cpu cuda; do
-        "$(binary deltron)" memory-table --seq-length 1024 --device "$device" --json | grep -v '"device":' >"$output/memory_table.$device.json" || return
-      done
-      wc -l "$output"/memory_table.*.json && cmp "$output/memory_table.cpu.json" "$output/memory_table.cuda.json" ;;
-    offload_curve)
-      [[ -f data/kjv/kjv.bin ]] || return 77
-      kjv_steps "$output/run_kept" >"$output/kept.txt" &&
-        kjv_steps "$output/run_offloaded" offload.fine_grained_activation_offloading=true 'offload.offload_modules=[gdn_qkv]' >"$output/offloaded.txt" &&
-        (($(grep -c '"step"' "$output/kept.txt") == 200)) && tail -n 4 "$output/kept.txt" && cmp "$output/kept.txt" "$output/offloaded.txt" &&
-        echo '200 steps with gdn_qkv offloaded: the same losses, gradient norms and weights' ;;
-    loss_curve)
-      [[ -f data/kjv/kjv.bin ]] || return 77
-      scripts/loss_curve.sh --deltron "$(binary deltron)" --output "$output/loss_curve" ;;
+    verify_fp32) "$(binary deltron)" verify tests/golden --device cuda ;;
+    verify_bf16) "$(binary deltron)" verify tests/golden --device cuda --dtype bf16 ;;
+    verify_fp16) "$(binary deltron)" verify tests/golden --device cuda --dtype fp16 ;;
+    train) train_small "$output/run_first" ;;
+    train_again) # two runs, the same bits
+      train_small "$output/run_one" | grep safetensors >"$output/one.sha" && train_small "$output/run_two" | grep safetensors >"$output/two.sha" &&
+        cat "$output/one.sha" && cmp "$output/one.sha" "$output/two.sha" ;;
+    bench_step) "$(binary deltron)" bench step -c configs/kjv_tiny.yaml training.device=cuda training.bf16=true --steps 10 ;;
+    memcheck_streaming | racecheck_streaming) sanitized "${part%_*}" test_kernels_cuda "$streaming_tests" ;;
+    memcheck_products | racecheck_products) sanitized "${part%_*}" test_kernels_cuda "$product_tests" ;;
+    memcheck_rules | racecheck_rules) sanitized "${part%_*}" test_kernels_cuda_rules "$rule_tests" ;;
+  esac
+}
+
+record_of() { echo "$output/${commit%+}.$1.json"; }
+passed() { [[ -f $(record_of "$1") ]] && grep -q '"result": "passed"' "$(record_of "$1")" && [[ $commit != *+ ]]; }
+
+check_part() {
+  local part=$1 started code=0 result
+  started=$(date +%s)
+  (set +e; run_part "$part") >"$output/$part.log" 2>&1 || code=$?
+  case $code in 0) result=passed ;; 77) result='could not run' ;; *) result=failed ;; esac
+  printf '{"part": "%s", "commit": "%s", "result": "%s", "exit_code": %d, "seconds": %d, "date": "%s"}\n' "$part" "$commit" "$result" "$code" \
+    $(($(date +%s) - started)) "$(date -u +%Y-%m-%dT%H:%M:%SZ)" >"$(record_of "$part")"
+}
+
+# Those that may want most of the GPU's memory wait for each other.
+checked_alone() {
+  case $1 in
+    large_*) (flock 9; check_part "$1") 9>"$output/large.lock" ;;
+    *) check_part "$1" ;;
+  esac
+}
+
+heading "parts for ${commit:0:12}"
+running=0
+for part in "${parts[@]}"; do
+  ((table)) && break
+  if ((!force)) && passed "$part"; then continue; fi
+  checked_alone "$part" &
+  if ((++running >= jobs)); then
+    wait -n || true
+    ((running--)) || true
+  fi
+done
+wait
+
+heading 'table'
+missing=0
+for part in "${parts[@]}"; do
+  result='did not run' seconds=''
+  if [[ -f $(record_of "$part") ]]; then
+    result=$(sed -n 's/.*"result": "\([^"]*\)".*/\1/p' "$(record_of "$part")")
+    seconds=$(sed -n 's/.*"seconds": \([0-9]*\).*/\1/p' "$(record_of "$part")")
+  fi
+  [[ $result == passed ]] || missing=$((missing + 1))
+  note=$(grep -aE 'FAILED|E[0-9]{3} |passed, |tokens per second|ERROR SUMMARY|RACECHECK SUMMARY|PASSED|worst |the same losses|differ' "$output/$part.log" 2>/dev/null | tail -n 1 | cut -c1-80 || true)
+  printf '%-21s %-14s %5s s  %s\n' "$part" "$result" "${seconds:--}" "$note"
+done
+printf '%s of %s passed for %s\n' $((${#parts[@]} - missing)) "${#parts[@]}" "$commit"
+exit $((missing > 0))

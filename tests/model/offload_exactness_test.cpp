@@ -81,8 +81,8 @@ TEST_P(OffloadMatrix, every_legal_set_of_regions_and_modules_repeats_the_bits_an
   int with_offload = 0;
   for (const Modules& regions : region_sets()) {
     if (!OffloadCase{regions, {}}.legal(kind.fused)) continue;
-    std::set<Modules> module_sets = {legal_modules(regions, {"gdn_qkv"}, kind.fused), legal_modules(regions, kAllModules, kind.fused)};
-    module_sets.insert(Modules{});
+    std::set<Modules> module_sets = {Modules{}, legal_modules(regions, kAllModules, kind.fused)};
+    if (!kContextOnCuda) module_sets.insert(legal_modules(regions, {"gdn_qkv"}, kind.fused));
     OffloadRecord kept;
     for (const Modules& modules : module_sets) {  // the empty set comes first
       const OffloadCase what{regions, modules};
@@ -94,7 +94,8 @@ TEST_P(OffloadMatrix, every_legal_set_of_regions_and_modules_repeats_the_bits_an
       with_offload += modules.empty() ? 0 : 1;
     }
   }
-  EXPECT_GE(with_offload, kind.fused.pre_rule ? 11 : 20);  // gdn_qkv goes without the fused preparation
+  const int least = kind.fused.pre_rule ? 11 : kContextOnCuda ? 17 : 20;  // gdn_qkv goes without the fused preparation
+  EXPECT_GE(with_offload, least);
 }
 
 TEST_P(OffloadMatrix, full_recompute_with_its_inputs_on_the_host_repeats_the_bits) {

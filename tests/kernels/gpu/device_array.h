@@ -56,6 +56,8 @@ class DeviceArray {
     for (std::size_t i = 0; i < values.size(); ++i) buffer.set(static_cast<std::int64_t>(i), values[i]);
     return repeat(buffer.bytes());
   }
+  // As it was at first: 0xff.
+  void spoil() const { require_cuda(cudaMemset(base_, 0xff, bytes_ + 2 * kGuard), "cudaMemset"); }
   DeviceArray& zero() {
     require_cuda(cudaMemset(data(), 0, bytes_), "cudaMemset");
     return *this;
@@ -95,13 +97,30 @@ class DeviceArray {
   std::size_t bytes_ = 0;
 };
 
+// Pinned memory of the host, to read much of the device through.
+struct Pinned {
+  char* data = nullptr;
+  explicit Pinned(std::size_t bytes) { require_cuda(cudaHostAlloc(reinterpret_cast<void**>(&data), bytes, 0), "pinned memory"); }
+  Pinned(const Pinned&) = delete;
+  Pinned& operator=(const Pinned&) = delete;
+  ~Pinned() { cudaFreeHost(data); }
+};
+
+// Two arrays of one size hold the same bytes.
+inline bool same_bytes(const DeviceArray& a, const DeviceArray& b) {
+  const std::size_t piece = std::min<std::size_t>(a.bytes(), std::size_t{32} << 20);
+  const Pinned one(piece), two(piece);
+  for (std::size_t from = 0; from < a.bytes(); from += piece) {
+    const std::size_t bytes = std::min(piece, a.bytes() - from);
+    require_cuda(cudaMemcpy(one.data, a.data() + from, bytes, cudaMemcpyDeviceToHost), "download");
+    require_cuda(cudaMemcpy(two.data, b.data() + from, bytes, cudaMemcpyDeviceToHost), "download");
+    if (std::memcmp(one.data, two.data, bytes) != 0) return false;
+  }
+  return a.bytes() == b.bytes();
+}
+
 // Every element of `large` is that of `small`, which repeats: all of it is read, in pieces, through pinned memory.
 inline testing::AssertionResult repeats(const DeviceArray& large, const DeviceArray& small) {
-  struct Pinned {
-    char* data = nullptr;
-    explicit Pinned(std::size_t bytes) { require_cuda(cudaHostAlloc(reinterpret_cast<void**>(&data), bytes, 0), "pinned memory"); }
-    ~Pinned() { cudaFreeHost(data); }
-  };
   const std::vector<char> pattern = small.download();
   if (pattern.empty() || !large.untouched() || !small.untouched()) return testing::AssertionFailure() << "the surroundings were written";
   const std::size_t piece = (std::size_t{64} << 20) / pattern.size() * pattern.size() + pattern.size();

@@ -137,11 +137,13 @@ class RuleOnDevice {
 
   template <class Args>
   Args shared(std::int64_t first, const std::vector<std::int64_t>& offsets) {
-    offsets_ = offsets;
-    device_offsets_ = DeviceArray(DType::I64, static_cast<std::int64_t>(offsets.size()));
-    std::vector<char> bytes(offsets.size() * 8);
-    std::memcpy(bytes.data(), offsets.data(), bytes.size());
-    device_offsets_.repeat(bytes);
+    if (offsets_ != offsets) {
+      offsets_ = offsets;
+      device_offsets_ = DeviceArray(DType::I64, static_cast<std::int64_t>(offsets.size()));
+      std::vector<char> bytes(offsets.size() * 8);
+      std::memcpy(bytes.data(), offsets.data(), bytes.size());
+      device_offsets_.repeat(bytes);
+    }
     Args args;
     args.tokens = offsets.back(), args.key_heads = shape_.key_heads, args.value_heads = shape_.value_heads;
     args.key_dim = shape_.key_dim, args.value_dim = shape_.value_dim, args.dtype = shape_.dtype;
@@ -156,9 +158,19 @@ class RuleOnDevice {
     }
     return args;
   }
+  // Forward's and backward's workspaces are kept from launch to launch, but never what they held; one that is large goes first.
   template <class Args>
-  static void launch(Args& args, std::int64_t bytes, void (*kernel)(const Args&, const StreamHandle&)) {
-    const DeviceArray workspace(DType::U8, std::max<std::int64_t>(bytes, 1));
+  void launch(Args& args, std::int64_t bytes, void (*kernel)(const Args&, const StreamHandle&)) {
+    DeviceArray& workspace = workspaces_[std::is_same_v<Args, Forward> ? 0 : 1];
+    constexpr std::int64_t kLarge = std::int64_t{1} << 30;
+    for (DeviceArray& one : workspaces_) {
+      if (one.count() > kLarge) one = DeviceArray();
+    }
+    if (const std::int64_t needed = std::max<std::int64_t>(bytes, 1); workspace.count() != needed) {
+      workspace = DeviceArray();
+      workspace = DeviceArray(DType::U8, needed);
+    }
+    workspace.spoil();
     args.workspace = {workspace.data(), bytes};
     kernel(args, device_stream());
     finish("delta rule");
@@ -169,7 +181,7 @@ class RuleOnDevice {
   std::int64_t tokens_;
   std::map<std::string, DeviceArray> inputs_;
   std::vector<std::int64_t> offsets_;
-  DeviceArray device_offsets_;
+  DeviceArray device_offsets_, workspaces_[2];
 };
 
 // `documents` documents whose lengths repeat.

@@ -243,8 +243,9 @@ TEST_F(DeltaRuleGpu, equal_keys_with_beta_near_two_stay_accurate) {
     for (std::size_t i = 0; i < p.k.size(); ++i) p.k[i] = p.k[i % 128];
     for (double& b : p.beta) b = 2 - 0.05 * b;
     for (double& g : p.decay) g *= 0.2;
-    // The state flips sign along the key at every token: what rounding the operands costs adds up over 200 tokens.
-    const double limit = dtype == DType::F32 ? 1e-5 : dtype == DType::BF16 ? 0.05 : 0.008;
+    // The state flips sign along the key at every token, and a chunk's sum over 64 tokens has terms of twice the state with alternating signs,
+    // whose operands are rounded: the error is a few times that of one rounding (2^-9 in bf16, an eighth of it in fp16), over 40 tokens of memory.
+    const double limit = dtype == DType::F32 ? 1e-5 : dtype == DType::BF16 ? 0.1 : 0.0125;
     const Limits limits{limit, limit, dtype == DType::F32 ? 1e-4 : limit};
     check<First>(p, First::run_of(dtype), "equal keys", limits);
     Second::Problem p2 = Second::make({{200}, 1, 1, 64, 64}, 71, false, true, true);

@@ -243,16 +243,19 @@ TEST_F(DeltaRuleGpu, equal_keys_with_beta_near_two_stay_accurate) {
     for (std::size_t i = 0; i < p.k.size(); ++i) p.k[i] = p.k[i % 128];
     for (double& b : p.beta) b = 2 - 0.05 * b;
     for (double& g : p.decay) g *= 0.2;
-    // The state flips sign along the key at every token, and a chunk's sum over 64 tokens has terms of twice the state with alternating signs,
-    // whose operands are rounded: the error is a few times that of one rounding (2^-9 in bf16, an eighth of it in fp16), over 40 tokens of memory.
-    const double limit = dtype == DType::F32 ? 1e-5 : dtype == DType::BF16 ? 0.1 : 0.0125;
-    const Limits limits{limit, limit, dtype == DType::F32 ? 1e-4 : limit};
-    check<First>(p, First::run_of(dtype), "equal keys", limits);
+    // The state flips sign along the key at every token, and what rounding the operands costs adds up over 200 tokens. Measured: rule 1 below
+    // 0.055 in bf16 and 0.006 in fp16, rule 2 0.066 (state) and 0.088 (d_b) on an H200 and 0.0082 in fp16 on emulated kernels. fp16's mantissa
+    // is eight times finer, and fp32 stays within 1e-5.
+    const auto limits_for = [&](double bf16, double fp16) {
+      const double limit = dtype == DType::F32 ? 1e-5 : dtype == DType::BF16 ? bf16 : fp16;
+      return Limits{limit, limit, dtype == DType::F32 ? 1e-4 : limit};
+    };
+    check<First>(p, First::run_of(dtype), "equal keys", limits_for(0.07, 0.008));
     Second::Problem p2 = Second::make({{200}, 1, 1, 64, 64}, 71, false, true, true);
     for (std::size_t i = 0; i < p2.k.size(); ++i) p2.k[i] = p2.k[i % 64];
     for (double& b : p2.erase) b = 2 - 0.05 * b;
     for (double& g : p2.decay) g *= 0.2;
-    check<Second>(p2, Second::run_of(dtype), "equal keys", limits);
+    check<Second>(p2, Second::run_of(dtype), "equal keys", limits_for(0.1, 0.0125));
   }
 }
 

@@ -81,7 +81,7 @@ TEST_F(LargeRules, rule_2_over_more_documents_than_65535) {
 }
 
 // What one pass over [0, T) gives, and pieces of it, each from the state that the one before has left; gradients from the last piece to the
-// first. Pieces of whole chunks round as one pass does; others to the limits of the golden files.
+// first. The generic kernels give the same bits; on tensor cores the two differ by roundings.
 template <bool kSecond>
 void pieces_against_one_pass(const RuleShape& shape, std::int64_t tokens) {
   const std::string what = std::to_string(tokens) + " tokens";

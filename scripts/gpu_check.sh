@@ -53,6 +53,129 @@ while (($#)); do
 done
 cd "$deltron_root"
 
+# Long ones first, so that they do not end alone.
+all_parts=(doctor large_rules exactness_bf16 exactness_fp32 racecheck_rules memcheck_rules racecheck_streaming memcheck_streaming racecheck_products
+  memcheck_products exactness_sets exactness_recompute documents_and_lengths length_generic loss_curve large_streaming large_products kernels_aligned kernels_unaligned rules
+  rules_repeat attention stack memory_table offload_curve verify_fp32 verify_bf16 verify_fp16 train train_again bench_step)
+if ((list)); then
+  printf '%s\n' "${all_parts[@]}"
+  exit 0
+fi
+parts=("${all_parts[@]}")
+if [[ -n $only ]]; then
+  IFS=, read -r -a parts <<<"$only"
+  for part in "${parts[@]}"; do
+    [[ " ${all_parts[*]} " == *" $part "* ]] || die 2 "no part '$part'; --list names them"
+  done
+fi
+if [[ -n $skip ]]; then
+  kept=()
+  for part in "${parts[@]}"; do [[ ",$skip," == *",$part,"* ]] || kept+=("$part"); done
+  parts=("${kept[@]}")
+fi
+
+# binary NAME: its path.
+binary() {
+  if [[ -n $binaries ]]; then
+    echo "$binaries/$1"
+    return
+  fi
+  case $1 in
+    deltron) echo "$build/deltron" ;;
+    test_gpu) echo "$build/tests/gpu/$1" ;;
+    *) echo "$build/tests/kernels/$1" ;;
+  esac
+}
+for name in deltron test_kernels_cuda test_kernels_cuda_rules test_attention_cudnn test_gpu; do
+  [[ -x $(binary "$name") ]] || die 2 "$(binary "$name") is missing: build the preset 'release' where nvcc is installed"
+done
+mkdir -p "$output"
+commit=$("$(binary deltron)" doctor --fast --json | sed -n 's/.*"commit": "\(.*\)",/\1/p')
+[[ -n $commit ]] || die 8 "deltron doctor names no commit"
+export DELTRON_REQUIRE_GPU=1 DELTRON_GOLDEN=$deltron_root/tests/golden
+
+# tests BINARY FILTER: one process. A filter that matches nothing is a failure.
+tests() {
+  local output_of_tests code=0
+  output_of_tests=$("$(binary "$1")" --gtest_brief=1 "--gtest_filter=$2" 2>&1) || code=$?
+  echo "$output_of_tests"
+  ((code == 0)) && grep -qE '^\[  PASSED  \] [1-9]' <<<"$output_of_tests"
+}
+# sharded N BINARY FILTER: the same in N processes side by side.
+sharded() {
+  local shards=$1 failed=0 pids=() i pid
+  shift
+  for ((i = 0; i < shards; i++)); do
+    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i tests "$@" &
+    pids+=($!)
+  done
+  for pid in "${pids[@]}"; do wait "$pid" || failed=1; done
+  return $failed
+}
+# sanitized TOOL BINARY FILTER
+sanitized() {
+  command -v compute-sanitizer >/dev/null || return 77
+  compute-sanitizer --tool "$1" --error-exitcode 9 --print-limit 5 "$(binary "$2")" --gtest_brief=1 "--gtest_filter=$3"
+}
+streaming_tests='*Norm*:*Conv*:*CrossEntropy*:*Embedding*:*Dropout*:*Swiglu*:*Rope*:*Reduce*:*Sum*:*Clip*:*Elementwise*:*PreRule*:*Adamw*:*Sgd*'
+product_tests='*ttention*:*Matmul*'
+rule_tests='DeltaRuleGpu.*misaligned*:DeltaRuleGpu.*packed_document*:DeltaRuleGpu.*first_decay*'
+
+# kjv_steps RUN OPTION...: 200 steps on the King James Bible in bf16; prints every loss and the weights' hashes.
+kjv_steps() {
+  local run=$1
+  shift
+  rm -rf "$run"
+  "$(binary deltron)" train -c configs/kjv_tiny.yaml training.device=cuda training.bf16=true training.exit_interval=200 training.eval_interval=100000 \
+    training.eval_iters=1 checkpoint.save="$run" checkpoint.save_interval=0 logging.log_interval=1 "$@" >&2 || [[ $? == 75 ]]
+  grep -o '"event":"train","step":[0-9]*\|"loss":[^,]*\|"grad_norm":[^,]*' "$run/metrics.jsonl"
+  (cd "$run/checkpoints" && sha256sum -- */*.safetensors)
+}
+
+# A few steps of a small hybrid in bf16, everything on; prints the hashes of its weights.
+train_small() {
+  local run=$1
+  rm -rf "$run"
+  "$(binary deltron)" train -c configs/mqar_tiny.yaml training.device=cuda training.bf16=true training.train_iters=60 checkpoint.save="$run" \
+    checkpoint.save_interval=60 optimizer.lr_warmup_iters=10 logging.log_interval=10
+  (cd "$run/checkpoints" && sha256sum -- */*.safetensors)
+}
+
+run_part() {
+  local part=$1
+  case $part in
+    doctor) "$(binary deltron)" doctor && "$(binary deltron)" doctor --fast | tail -n 1 | grep -q 'ready: training.device cpu and cuda' ;;
+    kernels_aligned) DELTRON_TEST_ALIGNED=1 "$(binary test_kernels_cuda)" --gtest_brief=1 ;;
+    kernels_unaligned) "$(binary test_kernels_cuda)" --gtest_brief=1 ;;
+    rules) tests test_kernels_cuda_rules 'DeltaRuleGpu.*' ;;
+    rules_repeat) DELTRON_REPEATS=1000 "$(binary test_kernels_cuda_rules)" '--gtest_filter=LargeRules.launches_repeat*' ;;
+    large_streaming) tests test_kernels_cuda_rules 'LargeStreaming.*' ;;
+    large_products) tests test_kernels_cuda_rules 'LargeLoss.*' ;;
+    large_rules) tests test_kernels_cuda_rules 'LargeRules.*2_to_the_31*' ;;
+    documents_and_lengths) tests test_kernels_cuda_rules 'LargeRules.*65535:LargeRules.*sequences*:ManyDocuments.*' ;;
+    length_generic) tests test_kernels_cuda_rules 'LargeRules.generic*' ;;
+    attention) # cuDNN's; without cuDNN it could not run
+      "$(binary deltron)" doctor --fast | grep -q '^cudnn *[0-9]' || return 77
+      "$(binary test_attention_cudnn)" --gtest_brief=1 ;;
+    stack) sharded 2 test_gpu '-*OffloadMatrix*:*OffloadCombinations*:*RecomputeExactness*' ;;
+    exactness_fp32) sharded 4 test_gpu '*OffloadMatrix*fp32*' ;;
+    exactness_bf16) sharded 4 test_gpu '*OffloadMatrix*bf16*' ;;
+    exactness_recompute) sharded 4 test_gpu '*RecomputeExactness*' ;;
+    exactness_sets) sharded 4 test_gpu '*OffloadCombinations*' ;;
+    memory_table)
+      for device in cpu cuda; do
+        "$(binary deltron)" memory-table --seq-length 1024 --device "$device" --json | grep -v '"device":' >"$output/memory_table.$device.json" || return
+      done
+      wc -l "$output"/memory_table.*.json && cmp "$output/memory_table.cpu.json" "$output/memory_table.cuda.json" ;;
+    offload_curve)
+      [[ -f data/kjv/kjv.bin ]] || return 77
+      kjv_steps "$output/run_kept" >"$output/kept.txt" &&
+        kjv_steps "$output/run_offloaded" offload.fine_grained_activation_offloading=true 'offload.offload_modules=[gdn_qkv]' >"$output/offloaded.txt" &&
+        (($(grep -c '"step"' "$output/kept.txt") == 200)) && tail -n 4 "$output/kept.txt" && cmp "$output/kept.txt" "$output/offloaded.txt" &&
+        echo '200 steps with gdn_qkv offloaded: the same losses, gradient norms and weights' ;;
+    loss_curve)
+      [[ -f data/kjv/kjv.bin ]] || return 77
+      scripts/loss_curve.sh --deltron "$(binary deltron)" --output "$output/loss_curve" ;;
     verify_fp32) "$(binary deltron)" verify tests/golden --device cuda ;;
     verify_bf16) "$(binary deltron)" verify tests/golden --device cuda --dtype bf16 ;;
     verify_fp16) "$(binary deltron)" verify tests/golden --device cuda --dtype fp16 ;;

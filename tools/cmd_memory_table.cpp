@@ -39,7 +39,7 @@ class MemoryTableCommand : public Command {
     options.choice("--params-dtype", dtype_, {"bf16", "fp32"}, "weights and activations [bf16]");
     options.value("--chunk-length", setting_.published_chunk, "N", "chunk of the published rule [64]");
     options.choice("--fusion", fusion_, {"unfused", "output-norm", "pre-rule", "both", "each"}, "which fused kernels the layer runs [each]");
-    options.choice("--device", device_, {"meta", "cpu"}, "meta counts storages and computes nothing; the bytes are the same [meta]");
+    options.choice("--device", device_, {"meta", "cpu", "cuda"}, "meta counts storages and computes nothing; the bytes are the same [meta]");
     options.flag("--summary", summary_, "rows only: no storages, no explanations");
     options.flag("--as-published", as_published_, "instead: what the published baseline kept, tensor by tensor, by arithmetic");
     options.flag("--whole-block", whole_block_, "instead: the whole-block figure of the 397B-A17B proxy");
@@ -55,7 +55,7 @@ class MemoryTableCommand : public Command {
     if (setting_.published_chunk < 1 || setting_.published_chunk > kLongestChunk) usage_error(name(), "--chunk-length is 1 to " + std::to_string(kLongestChunk));
     if (setting_.min_offloaded_tensor_size < 1) usage_error(name(), "--min-offloaded-tensor-size is at least 1");
     setting_.dtype = dtype_ == "bf16" ? DType::BF16 : DType::F32;
-    const DeviceKind device = device_ == "cpu" ? DeviceKind::Cpu : DeviceKind::Meta;
+    const DeviceKind device = device_ == "cpu" ? DeviceKind::Cpu : device_ == "cuda" ? DeviceKind::Cuda : DeviceKind::Meta;
     MemoryReport report;
     report.device = device_;
     report.summary = summary_;

@@ -46,9 +46,9 @@ __device__ __forceinline__ void set_element(void* data, DType dtype, std::int64_
 }
 
 template <class C>
-__global__ void __launch_bounds__(kTile* kRowsOfThreads) product_kernel(MatmulArgs g) {
+__global__ void __launch_bounds__(kTile* kRowsOfThreads) product_kernel(MatmulArgs g, std::int64_t tiles_of_columns) {
   __shared__ C a_tile[kTile][kTile + 1], b_tile[kTile][kTile + 1];
-  const std::int64_t row0 = static_cast<std::int64_t>(blockIdx.y) * kTile, col0 = static_cast<std::int64_t>(blockIdx.x) * kTile;
+  const std::int64_t row0 = blockIdx.x / tiles_of_columns * kTile, col0 = blockIdx.x % tiles_of_columns * kTile;
   C sum[kTile / kRowsOfThreads] = {};
   for (std::int64_t k0 = 0; k0 < g.k; k0 += kTile) {
     for (int r = static_cast<int>(threadIdx.y); r < kTile; r += kRowsOfThreads) {
@@ -98,13 +98,14 @@ void matmul(const MatmulArgs& args, const StreamHandle& stream) {
   if (args.m <= 0 || args.n <= 0) return;
   DELTRON_CHECK_GE(args.workspace.bytes, matmul_workspace_bytes(args, stream), "matmul's workspace is smaller than queried");
   if (library_takes(args) && stream.products != nullptr && stream.products->multiply(args, stream.native)) return;
-  const dim3 grid(static_cast<unsigned>(ceil_div(args.n, kTile)), static_cast<unsigned>(ceil_div(args.m, kTile)));
-  DELTRON_CHECK_LE(ceil_div(args.m, kTile), std::int64_t{65535}, "matmul: rows of the plain kernel");
+  const std::int64_t tiles_of_columns = ceil_div(args.n, kTile), tiles = tiles_of_columns * ceil_div(args.m, kTile);
+  DELTRON_CHECK_LE(tiles, std::int64_t{2147483647}, "matmul: tiles of the plain kernel");
+  const dim3 grid(static_cast<unsigned>(tiles));
   const dim3 block(kTile, kRowsOfThreads);
   if (args.a_dtype == DType::F64) {
-    product_kernel<double><<<grid, block, 0, native(stream)>>>(args);
+    product_kernel<double><<<grid, block, 0, native(stream)>>>(args, tiles_of_columns);
   } else {
-    product_kernel<float><<<grid, block, 0, native(stream)>>>(args);
+    product_kernel<float><<<grid, block, 0, native(stream)>>>(args, tiles_of_columns);
   }
   check_launch("matmul");
 }

@@ -32,7 +32,7 @@ TEST(ModelOnCuda, loss_and_gradients_are_those_of_the_cpu_in_every_variant) {
     TransformerConfig config = tiny_config();
     variant.turn(config);
     const test::Batch batch = packed_batch({70, 9, 1, 66}, config.vocab_size);
-    ModelRun cpu(config, DType::F32), cuda(config, DType::F32, 1, DeviceKind::Cuda);
+    ModelRun cpu(config, DType::F32, 1, DeviceKind::Cpu), cuda(config, DType::F32, 1, DeviceKind::Cuda);
     const std::vector<double> expected = cpu.loss_and_gradients(batch), ours = cuda.loss_and_gradients(batch);
     ASSERT_EQ(ours.size(), expected.size());
     EXPECT_NEAR(ours[0], expected[0], 1e-5 * std::fabs(expected[0]));
@@ -42,7 +42,8 @@ TEST(ModelOnCuda, loss_and_gradients_are_those_of_the_cpu_in_every_variant) {
 
 TEST(ModelOnCuda, bf16_is_as_near_to_fp32_as_on_the_cpu) {
   const test::Batch batch = packed_batch({70, 9, 1, 66}, tiny_config().vocab_size);
-  ModelRun exact(tiny_config(), DType::F32), cpu(tiny_config(), DType::BF16), cuda(tiny_config(), DType::BF16, 1, DeviceKind::Cuda);
+  ModelRun exact(tiny_config(), DType::F32, 1, DeviceKind::Cpu), cpu(tiny_config(), DType::BF16, 1, DeviceKind::Cpu),
+      cuda(tiny_config(), DType::BF16, 1, DeviceKind::Cuda);
   const std::vector<double> expected = exact.loss_and_gradients(batch);
   const double on_cpu = difference(cpu.loss_and_gradients(batch), expected),
                on_cuda = difference(cuda.loss_and_gradients(batch), expected);

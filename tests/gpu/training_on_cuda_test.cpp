@@ -2,8 +2,10 @@
 // gradient that is not finite changes nothing.
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "src/train/step.h"
+#include "tests/support/host_waits.h"
 #include "tests/train/train_test_support.h"
 
 namespace deltron {
@@ -81,6 +83,50 @@ TEST(TrainingOnCuda, launching_a_step_waits_for_nothing) {
   for (const LaunchedStep& step : steps) {
     const StepResult result = step.read();
     EXPECT_TRUE(std::isfinite(result.loss) && result.loss > 0 && result.gradient_norm > 0 && !result.nonfinite);
+  }
+}
+
+// As the trainer does it: a step is launched, then the numbers of the one before are read. Two micro-batches, dropout, everything that can
+// be recomputed or offloaded. Calls of the run-time that may wait are counted where the linker found them.
+TEST(TrainingOnCuda, no_step_makes_the_host_wait_under_offload_recompute_accumulation_and_logging_of_every_step) {
+  const std::vector<std::vector<std::string>> memory = {
+      {},
+      {"offload.fine_grained_activation_offloading=true", "offload.offload_modules=[gdn_qkv,core_attn,attn_proj]"},
+      {"offload.fine_grained_activation_offloading=true", "offload.offload_modules=[gdn_core_attn]", "recompute.recompute_granularity=selective",
+       "recompute.recompute_modules=[gdn_in_proj,gdn_norm_out,mlp]"},
+      {"offload.fine_grained_activation_offloading=true", "offload.offload_modules=[gdn_qkv]", "recompute.recompute_granularity=selective",
+       "recompute.recompute_modules=[gdn_qkv,gdn_norm_out,core_attn,mlp]"},
+      {"offload.fine_grained_activation_offloading=true", "offload.offload_modules=[layer_input]", "recompute.recompute_granularity=full",
+       "recompute.recompute_method=uniform", "recompute.recompute_num_layers=1"}};
+  for (const char* variant : {"gdn", "gdn2"}) {
+    for (const std::vector<std::string>& switches : memory) {
+      std::vector<std::string> overrides = switches;
+      overrides.insert(overrides.end(), {"training.bf16=true", "model.num_layers=4", "model.linear_attention_freq=[1,0,1,0]",
+                                         std::string("model.experimental_attention_variant=") + variant});
+      if (!switches.empty()) overrides.push_back("offload.min_offloaded_tensor_size=1");
+      SCOPED_TRACE(variant + (switches.empty() ? std::string() : " " + switches[1] + " " + switches.back()));
+      Session session = make_session(tiny_config("unused", overrides), true, DeviceKind::Cuda);
+      std::optional<LaunchedStep> ahead;
+      std::int64_t counted = 0, called = 0;
+      for (int step = 0; step < 8; ++step) {
+        const std::vector<HostBatch> batches = batches_of(step);
+        const std::int64_t counted_before = session.ctx->host_synchronizations(), called_before = host_waits();
+        LaunchedStep launched = launch_step(session, batches, 1e-3);
+        if (step >= 3) {  // memory has been taken from the driver by then
+          counted += session.ctx->host_synchronizations() - counted_before;
+          called += host_waits() - called_before;
+        }
+        if (ahead) {
+          const std::int64_t before_reading = host_waits();
+          EXPECT_TRUE(std::isfinite(ahead->read().loss));
+          EXPECT_EQ(host_waits(), before_reading + 1) << "the count sees the wait for the step before";
+        }
+        ahead.reset();
+        ahead.emplace(std::move(launched));
+      }
+      EXPECT_EQ(counted, 0);
+      EXPECT_EQ(called, 0);
+    }
   }
 }
 

@@ -35,6 +35,10 @@ inline TransformerConfig offload_config(const OffloadKind& kind, std::int64_t to
   config.gdn_pre_gated_delta_rule_fusion = kind.fused.pre_rule;
   config.gdn_gated_output_norm_fusion = kind.fused.output_norm;
   config.hidden_size = 6;
+  if (kContextOnCuda && kind.dtype == DType::BF16) {  // sizes of the tensor-core kernels
+    config.hidden_size = 16;
+    config.linear_key_head_dim = config.linear_value_head_dim = 64;
+  }
   config.vocab_size = tokens + 1;
   config.hidden_dropout = 0.2;
   config.attention_dropout = 0.3;

@@ -101,6 +101,7 @@ TEST_P(RecomputeExactness, every_legal_set_of_regions_repeats_the_bits_and_runs_
   const auto [variant, dtype, pre_rule, output_norm] = GetParam();
   const TransformerConfig config = dropout_config(variant, pre_rule, output_norm);
   for (const std::vector<std::int64_t>& lengths : {std::vector<std::int64_t>{70}, std::vector<std::int64_t>{37, 33, 1}}) {
+    if (kContextOnCuda && lengths.size() == 1) continue;  // offload_exactness_test.cpp has whole sequences there
     const Record plain = run(config, dtype, lengths, {});
     for (const std::vector<std::string>& modules : legal_sets(pre_rule)) {
       std::string name;
@@ -146,8 +147,10 @@ TEST_P(RecomputeExactness, full_recompute_repeats_the_bits) {
 std::vector<Kind> kinds() {
   std::vector<Kind> all;
   for (ExperimentalAttentionVariant variant : {ExperimentalAttentionVariant::Gdn, ExperimentalAttentionVariant::Gdn2}) {
-    for (DType dtype : {DType::F32, DType::BF16, DType::F64}) all.push_back({variant, dtype, false, false});
+    for (DType dtype : {DType::F32, DType::BF16}) all.push_back({variant, dtype, false, false});
+    if (!kContextOnCuda) all.push_back({variant, DType::F64, false, false});  // kept for tests on the CPU
     for (DType dtype : {DType::F32, DType::BF16}) all.push_back({variant, dtype, true, true});
+    if (kContextOnCuda) continue;
     all.push_back({variant, DType::F32, true, false});
     all.push_back({variant, DType::BF16, false, true});
   }

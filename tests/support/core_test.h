@@ -15,9 +15,17 @@
 #include "src/tensor/context.h"
 #include "src/tensor/tensor.h"
 
+#ifndef DELTRON_TEST_CONTEXT_ON_CUDA
+#define DELTRON_TEST_CONTEXT_ON_CUDA 0
+#endif
+
 namespace deltron::test {
 
-inline ContextOptions small_context(int threads = 1, DeviceKind device = DeviceKind::Cpu) {
+// Where tests run that name no device: on the CPU, or, in the binary built with DELTRON_TEST_CONTEXT_ON_CUDA, on the GPU.
+inline constexpr bool kContextOnCuda = DELTRON_TEST_CONTEXT_ON_CUDA != 0;
+inline constexpr DeviceKind kTestDevice = kContextOnCuda ? DeviceKind::Cuda : DeviceKind::Cpu;
+
+inline ContextOptions small_context(int threads = 1, DeviceKind device = kTestDevice) {
   ContextOptions options;
   options.device = device;
   options.threads = threads;

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <stdexcept>
 
 #include "src/tensor/cuda_device.h"
 
@@ -22,7 +23,10 @@ StreamHandle device_stream(const StreamHandle& stream) {
   static const std::shared_ptr<kernels::cuda::ProductLibrary> products = kernels::cuda::make_products();
   return {DeviceKind::Cuda, nullptr, stream.pool, products.get()};
 }
-void finish_device() { kernels::cuda::check_status(static_cast<int>(cudaDeviceSynchronize()), "kernel under test"); }
+void finish_device() {
+  kernels::cuda::check_status(static_cast<int>(cudaDeviceSynchronize()), "kernel under test");
+  if (written_guards() > 0) throw std::runtime_error("the kernel under test wrote outside of a buffer");
+}
 
 }  // namespace deltron::test
 #endif

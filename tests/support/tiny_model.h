@@ -129,7 +129,7 @@ inline Batch packed_batch(const std::vector<std::int64_t>& lengths, std::int64_t
 struct ModelRun {
   Context ctx;
   HybridLanguageModel model;
-  ModelRun(const TransformerConfig& config, DType dtype, int threads = 1, DeviceKind device = DeviceKind::Cpu, bool trainable = true)
+  ModelRun(const TransformerConfig& config, DType dtype, int threads = 1, DeviceKind device = kTestDevice, bool trainable = true)
       : ctx(small_context(threads, device)), model(ctx, config, dtype, trainable, 17) {
     model.parameters().initialise(ctx, 5);
     spread_norms();

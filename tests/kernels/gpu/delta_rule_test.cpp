@@ -222,15 +222,40 @@ TEST_F(DeltaRuleGpu, strong_decay_keeps_its_small_gradients) {
   }
 }
 
+// Log-decays down to -100 a token, weak ones among them: what has faded leaves nothing, and nothing overflows. The first token's is weak, so
+// that the gradient of the initial state is not of fp32's smallest numbers alone.
+TEST_F(DeltaRuleGpu, decay_of_up_to_100_a_token_matches_the_reference) {
+  for (const DType dtype : {DType::F32, DType::BF16}) {
+    First::Problem p = First::make({{130, 70}, 1, 1, 128, 128}, 62, false, true, true);
+    Second::Problem p2 = Second::make({{130, 70}, 1, 1, 64, 64}, 63, false, true, true);
+    TestRandom random(64);
+    for (auto* decay : {&p.decay, &p2.decay}) {
+      for (std::size_t i = 0; i < decay->size(); ++i) (*decay)[i] = i % 3 == 1 ? -100 : i % 3 == 2 ? 50 * random.next() - 50 : 0.01 * (*decay)[i];
+    }
+    check<First>(p, First::run_of(dtype), "decay to -100", limits_of(dtype));
+    check<Second>(p2, Second::run_of(dtype), "decay to -100", limits_of(dtype));
+  }
+}
+
 TEST_F(DeltaRuleGpu, equal_keys_with_beta_near_two_stay_accurate) {
   for (const DType dtype : {DType::F32, DType::BF16, DType::F16}) {
     First::Problem p = First::make({{200}, 1, 1, 128, 128}, 70, false, true, true);
     for (std::size_t i = 0; i < p.k.size(); ++i) p.k[i] = p.k[i % 128];
     for (double& b : p.beta) b = 2 - 0.05 * b;
     for (double& g : p.decay) g *= 0.2;
-    // The state flips sign along the key at every token: what rounding the operands costs adds up over 200 tokens.
-    const double limit = dtype == DType::F32 ? 1e-5 : dtype == DType::BF16 ? 0.05 : 0.008;
-    check<First>(p, First::run_of(dtype), "equal keys", Limits{limit, limit, dtype == DType::F32 ? 1e-4 : limit});
+    // The state flips sign along the key at every token, and what rounding the operands costs adds up over 200 tokens. Measured: rule 1 below
+    // 0.055 in bf16 and 0.006 in fp16, rule 2 0.066 (state) and 0.088 (d_b) on an H200 and 0.0082 in fp16 on emulated kernels. fp16's mantissa
+    // is eight times finer, and fp32 stays within 1e-5.
+    const auto limits_for = [&](double bf16, double fp16) {
+      const double limit = dtype == DType::F32 ? 1e-5 : dtype == DType::BF16 ? bf16 : fp16;
+      return Limits{limit, limit, dtype == DType::F32 ? 1e-4 : limit};
+    };
+    check<First>(p, First::run_of(dtype), "equal keys", limits_for(0.07, 0.008));
+    Second::Problem p2 = Second::make({{200}, 1, 1, 64, 64}, 71, false, true, true);
+    for (std::size_t i = 0; i < p2.k.size(); ++i) p2.k[i] = p2.k[i % 64];
+    for (double& b : p2.erase) b = 2 - 0.05 * b;
+    for (double& g : p2.decay) g *= 0.2;
+    check<Second>(p2, Second::run_of(dtype), "equal keys", limits_for(0.1, 0.0125));
   }
 }
 

@@ -354,7 +354,7 @@ TEST(MemoryTableCommand, what_cannot_be_is_a_usage_error) {
       {{"--json", "--format", "text"}, "exclude each other"},
       {{"--as-published", "--device", "cpu"}, "for the measured tables"},
       {{"--whole-block", "--hidden-size", "64"}, "sizes of its own model"},
-      {{"--device", "cuda"}, "'cuda' is no --device"},
+      {{"--device", "gpu"}, "'gpu' is no --device"},
   };
   for (const auto& [arguments, message] : wrong) {
     std::vector<std::string> all = {"memory-table"};

@@ -1,10 +1,10 @@
 // Cross entropy, embedding, optimizers, reductions, matrix products and attention on tensors of more than 2^31 elements, each against a small
 // run on the same rows, or against sums formed on the host.
-#include "kernels/adamw.h"
 #include "kernels/attention.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/cuda/products.h"
 #include "kernels/embedding.h"
+#include "kernels/multi_tensor.h"
 #include "kernels/reduce.h"
 #include "tests/kernels/gpu/device_array.h"
 
@@ -123,6 +123,34 @@ TEST_F(LargeLoss, embedding_with_a_table_of_more_than_2_to_the_31) {
   }
 }
 
+// A table of one tensor, on the device.
+class TableOfOne {
+ public:
+  explicit TableOfOne(MultiTensorEntry entry) : entry_(DType::U8, sizeof(MultiTensorEntry)) {
+    entry.aligned = multi_tensor_aligned(entry);
+    std::vector<char> bytes(sizeof(entry));
+    std::memcpy(bytes.data(), &entry, sizeof(entry));
+    entry_.repeat(bytes);
+    std::vector<MultiTensorChunk> chunks;
+    for (std::int64_t begin = 0; begin < entry.count; begin += kNormBlock) {
+      chunks.push_back({begin, 0, static_cast<std::int32_t>(std::min(kNormBlock, entry.count - begin))});
+    }
+    bytes.resize(chunks.size() * sizeof(MultiTensorChunk));
+    std::memcpy(bytes.data(), chunks.data(), bytes.size());
+    chunks_ = DeviceArray(DType::U8, static_cast<std::int64_t>(bytes.size()));
+    chunks_.repeat(bytes);
+    count_ = static_cast<std::int64_t>(chunks.size());
+  }
+  std::int64_t chunks() const { return count_; }
+  MultiTensorTable view() const {
+    return {reinterpret_cast<const MultiTensorEntry*>(entry_.data()), reinterpret_cast<const MultiTensorChunk*>(chunks_.data()), count_, true, false};
+  }
+
+ private:
+  DeviceArray entry_, chunks_;
+  std::int64_t count_ = 0;
+};
+
 TEST_F(LargeLoss, optimizers_of_a_parameter_of_more_than_2_to_the_31) {
   DELTRON_NEED_GIB(44);
   constexpr std::int64_t kPeriod = 1000003, kCount = kPeriod * 2150;
@@ -135,17 +163,23 @@ TEST_F(LargeLoss, optimizers_of_a_parameter_of_more_than_2_to_the_31) {
     grad.repeat(TestRandom(4).values(kPeriod));
     Result r{DeviceArray(kF32, count), {}, {}, DeviceArray(kBf16, count)};
     r.master.repeat(TestRandom(5).values(kPeriod));
+    MultiTensorEntry entry;
+    entry.count = count, entry.master = r.master.data(), entry.grad = grad.data(), entry.weight = r.weight.data();
     if (adam) {
       r.m = DeviceArray(kF32, count), r.v = DeviceArray(kF32, count);
       r.m.repeat(TestRandom(6).values(kPeriod, 0.1)), r.v.repeat(TestRandom(7).values(kPeriod, 0.1, 0.2));
-      AdamwArgs args;
-      args.count = count, args.master = r.master.data(), args.grad = grad.data(), args.exp_avg = r.m.data(), args.exp_avg_sq = r.v.data();
-      args.weight = r.weight.data(), args.weight_dtype = kBf16, args.lr = 1e-2, args.weight_decay = 0.1, args.step = 3;
-      cuda::adamw(args, stream_);
+      entry.exp_avg = r.m.data(), entry.exp_avg_sq = r.v.data();
+      const TableOfOne table(entry);
+      MultiTensorAdamwArgs args;
+      args.table = table.view(), args.lr = 1e-2, args.weight_decay = 0.1, args.step = 3;
+      cuda::multi_tensor_adamw(args, stream_);
+      finish("adamw");
     } else {
-      SgdArgs args;
-      args.count = count, args.master = r.master.data(), args.grad = grad.data(), args.weight = r.weight.data(), args.weight_dtype = kBf16, args.lr = 1e-2;
-      cuda::sgd(args, stream_);
+      const TableOfOne table(entry);
+      MultiTensorSgdArgs args;
+      args.table = table.view(), args.lr = 1e-2;
+      cuda::multi_tensor_sgd(args, stream_);
+      finish("sgd");
     }
     finish("optimizer");
     return r;
@@ -181,6 +215,15 @@ TEST_F(LargeLoss, norms_and_sums_of_more_than_2_to_the_31_elements) {
     std::memcpy(counts.data(), bytes.data(), bytes.size());
     return counts;
   };
+  MultiTensorEntry entry;
+  entry.count = kCount, entry.grad = x.data();
+  const TableOfOne table(entry);
+  ASSERT_EQ(table.chunks(), blocks);
+  cuda::multi_tensor_norm({table.view(), reinterpret_cast<double*>(partials.data()), reinterpret_cast<std::int64_t*>(nonfinite.data())}, stream_);
+  finish("norm over a table");
+  double over_table = 0;
+  for (const double partial : partials.values()) over_table += partial;
+  EXPECT_NEAR(over_table, kPeriods * squares, 1e-6 * kPeriods * squares);
   for (const std::int64_t count : measure()) ASSERT_EQ(count, 0);
   EXPECT_NEAR(result.values()[0], kPeriods * squares, 1e-6 * kPeriods * squares);
   EXPECT_NEAR(total.values()[0], kPeriods * sum, 1e-6 * kPeriods * sum);

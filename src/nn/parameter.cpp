@@ -36,6 +36,18 @@ Tensor LogicalTensor::slice(const Tensor& whole) const {
   return whole.slice(0, row_begin, shape[0]);
 }
 
+Shape LogicalTensor::whole_shape() const {
+  Shape whole = shape;
+  if (cut.dim >= 0) whole[static_cast<std::size_t>(cut.dim)] = cut.whole;
+  return whole;
+}
+
+Shape LogicalTensor::offset() const {
+  Shape begin(shape.size(), 0);
+  if (cut.dim >= 0) begin[static_cast<std::size_t>(cut.dim)] = cut.begin;
+  return begin;
+}
+
 Tensor LogicalTensor::value() const { return slice(parameter->value); }
 
 ParameterPtr ParameterStore::declare(ParameterSpec spec) {
@@ -120,14 +132,14 @@ std::vector<LogicalTensor> ParameterStore::logical() const {
   for (const ParameterPtr& parameter : parameters_) {
     const ParameterSpec& spec = parameter->spec;
     if (spec.sections.empty()) {
-      tensors.push_back({spec.name, parameter, 0, spec.shape});
+      tensors.push_back({spec.name, parameter, 0, spec.shape, spec.cut});
       continue;
     }
     std::int64_t row = 0;
     for (const ParameterSection& section : spec.sections) {
       Shape shape = spec.shape;
       shape[0] = section.rows;
-      tensors.push_back({spec.name.substr(0, spec.name.find('#')) + "." + section.name, parameter, row, shape});
+      tensors.push_back({spec.name.substr(0, spec.name.find('#')) + "." + section.name, parameter, row, shape, section.cut});
       row += section.rows;
     }
   }

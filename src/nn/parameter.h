@@ -20,16 +20,27 @@ enum class InitKind {
   DtBias,   // inverse softplus of dt, dt log-uniform in [0.001, 0.1] and at least 1e-4 (Mamba's time steps)
 };
 
+// Which part of a logical tensor a rank holds: `size` of `whole` along one dimension, from `begin`.
+struct ParameterCut {
+  int dim = -1;            // 0: rows (column-parallel weights, heads); 1: columns (row-parallel weights); -1: all of it is here
+  std::int64_t begin = 0;
+  std::int64_t whole = 0;
+  // Several ranks hold the same part (replicated key-value heads): only the first of them writes it to checkpoints and counts it in norms.
+  bool first_holder = true;
+};
+
 // A row range of a physical parameter with a name of its own: full name = parameter name + "." + section name. Parameters that
 // together make one logical matrix carry a "#part" suffix, which logical names drop.
 struct ParameterSection {
   std::string name;
-  std::int64_t rows = 0;
+  std::int64_t rows = 0;  // here
+  ParameterCut cut = {};
 };
 
 // Over which groups the gradient of this parameter is a partial sum when the model is cut over ranks.
 struct PartialGradient {
-  bool tensor_parallel = false;  // replicated over tensor-parallel ranks that each see their own heads or tokens
+  bool tensor_parallel = false;    // replicated over tensor-parallel ranks that each see their own heads
+  bool sequence_parallel = false;  // replicated over tensor-parallel ranks that, under sequence parallelism, each see their own tokens
 };
 
 struct ParameterSpec {
@@ -37,6 +48,7 @@ struct ParameterSpec {
   Shape shape;
   DType dtype = DType::F32;
   std::vector<ParameterSection> sections = {};  // empty: the parameter is one logical tensor
+  ParameterCut cut = {};                        // of a parameter without sections
   InitKind init = InitKind::Normal;
   double init_scale = 0.02;
   bool weight_decay = true;            // false for 1-D parameters, A_log, dt_bias
@@ -50,12 +62,15 @@ struct Parameter {
 };
 using ParameterPtr = std::shared_ptr<Parameter>;
 
-// A logical tensor: a row range of a parameter.
+// What this rank holds of a logical tensor: a row range of a parameter.
 struct LogicalTensor {
   std::string name;
   ParameterPtr parameter;
-  std::int64_t row_begin = 0;
-  Shape shape;
+  std::int64_t row_begin = 0;  // in the parameter
+  Shape shape;                 // here
+  ParameterCut cut = {};
+  Shape whole_shape() const;   // of the logical tensor
+  Shape offset() const;        // where the part that is here begins in it
   Tensor value() const;          // view, no gradient bookkeeping
   Tensor slice(const Tensor& like_parameter) const;  // the same rows of a tensor with the parameter's shape
 };

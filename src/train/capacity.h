@@ -17,7 +17,8 @@ void require_plannable(const RunConfig& config);
 
 // Before a training is built on the CPU: plans it and throws OutOfMemory where the peak exceeds what the machine has in all; warns
 // where it exceeds what is free now. training.memory_limit_gib, where set, is met by the allocator instead.
-void require_room(const RunConfig& config);
+// `ranks` of the job are taken to share this machine's memory as far as it has processors for them: those that launch here.
+void require_room(const RunConfig& config, int ranks = 1);
 
 // training.memory_limit_gib in bytes, at least one where it is set; 0: none.
 std::int64_t memory_limit_bytes(const RunConfig& config);

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "src/base/human.h"
-#include "src/base/signals.h"
+#include "src/train/step_agreement.h"
 
 namespace deltron {
 namespace {
@@ -44,6 +44,33 @@ double EvaluationResult::bits_per_character() const {
 }
 double EvaluationResult::bits_per_byte() const { return bytes > 0 ? nats / std::log(2.0) / static_cast<double>(bytes) : 0; }
 
+namespace {
+
+// Batches 0 ... count - 1 of `read`, each on one data-parallel rank. All ranks make equally many rounds, so that a stop on one of them stops
+// all at the same place.
+template <class Read>
+void evaluate_all(Session& session, std::int64_t count, const Read& read, const EvaluateOptions& options, EvaluationResult& result) {
+  const ParallelState& place = parallel_state(*session.ctx);
+  for (std::int64_t first = 0; first < count; first += place.dp()) {
+    agree_on_stop(*session.channel, "evaluation");
+    const std::int64_t mine = first + place.dp_rank();
+    if (mine < count) evaluate_batch(session, read(mine), options, result);
+  }
+  if (session.channel->size() == 1) return;
+  // Tensor-parallel ranks have all judged the same tokens: one of them counts.
+  const double counts = place.tp_rank() == 0 ? 1 : 0;
+  session.channel->begin_numbers({counts * result.nats, counts * static_cast<double>(result.predictions), counts * static_cast<double>(result.correct)});
+  result.nats = 0;
+  result.predictions = result.correct = 0;
+  for (const std::vector<double>& rank : session.channel->finish_numbers()) {
+    result.nats += rank[0];
+    result.predictions += static_cast<std::int64_t>(rank[1]);
+    result.correct += static_cast<std::int64_t>(rank[2]);
+  }
+}
+
+}  // namespace
+
 std::vector<EvaluationResult> evaluate(Session& session, const EvaluateOptions& options) {
   const DataOptions data = data_options(session.config, options.seq_length);
   const std::int64_t max_tokens = std::max(data.seq_length, session.config.training.micro_batch_size * session.config.training.seq_length);
@@ -59,10 +86,7 @@ std::vector<EvaluationResult> evaluate(Session& session, const EvaluateOptions& 
     const std::int64_t batch_size = std::max<std::int64_t>(1, max_tokens / data.seq_length);
     const BatchLoader loader(make_sample_source(data, options.split, options.samples), batch_size);
     const std::int64_t end = options.max_batches > 0 ? std::min(options.samples, options.max_batches * batch_size) : options.samples;
-    for (std::int64_t sample = 0; sample < end; sample += batch_size) {
-      poll_stop("evaluation");
-      evaluate_batch(session, loader.batch(sample), options, result);
-    }
+    evaluate_all(session, (end + batch_size - 1) / batch_size, [&](std::int64_t i) { return loader.batch(i * batch_size); }, options, result);
     finish(result);
     return results;
   }
@@ -71,10 +95,7 @@ std::vector<EvaluationResult> evaluate(Session& session, const EvaluateOptions& 
     result.name = evaluation.name;
     const std::int64_t all = evaluation.source->num_batches();
     const std::int64_t batches = options.max_batches > 0 ? std::min(all, options.max_batches) : all;
-    for (std::int64_t i = 0; i < batches; ++i) {
-      poll_stop("evaluation");
-      evaluate_batch(session, evaluation.source->batch(i), options, result);
-    }
+    evaluate_all(session, batches, [&](std::int64_t i) { return evaluation.source->batch(i); }, options, result);
     if (batches == all) {  // a part of the split has no character count of its own
       result.characters = evaluation.text.characters;
       result.bytes = evaluation.text.bytes;

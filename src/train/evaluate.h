@@ -32,7 +32,8 @@ struct EvaluateOptions {
   bool without_linear_mixers = false;     // ablation: the GDN layers' mixers contribute nothing
 };
 
-// One result for every data set of data.data_path (one for a synthetic task). Polls for stop signals.
+// One result for every data set of data.data_path (one for a synthetic task). Polls for stop signals. With several ranks all call it: batches
+// go round the data-parallel ones, and every rank has the whole result.
 std::vector<EvaluationResult> evaluate(Session& session, const EvaluateOptions& options);
 
 std::string to_text(const EvaluationResult& result);

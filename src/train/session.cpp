@@ -15,6 +15,15 @@ ContextOptions context_options(const RunConfig& config) {
   return options;
 }
 
+RankGrid rank_grid(const RunConfig& config, int ranks) {
+  RankGrid grid;
+  grid.tp = static_cast<int>(config.parallel.tensor_model_parallel_size);
+  grid.cp = static_cast<int>(config.parallel.context_parallel_size);
+  grid.dp = ranks / (grid.tp * grid.cp);
+  DELTRON_CHECK_EQ(grid.size(), ranks, "ranks of the grid, of the job");
+  return grid;
+}
+
 DType model_dtype(const RunConfig& config) { return config.training.bf16 ? DType::BF16 : DType::F32; }
 
 bool has_data(const RunConfig& config) { return !config.data.data_path.empty() || config.data.synthetic != SyntheticTask::None; }
@@ -41,15 +50,18 @@ DataOptions data_options(const RunConfig& config, std::int64_t seq_length) {
   return options;
 }
 
-Session make_session(const RunConfig& config, bool trainable, DeviceKind device) {
+Session make_session(const RunConfig& config, bool trainable, DeviceKind device, const JobRanks& ranks) {
   Session session;
   session.config = config;
+  session.ranks = ranks;
+  session.channel = std::make_unique<HostChannel>(ranks.control);
   ContextOptions options = context_options(config);
   options.planned_device = options.device == DeviceKind::Meta ? DeviceKind::Cpu : options.device;
   options.device = device;
   // A plan counts past the limit, so that it can tell by how much.
   if (device != DeviceKind::Meta) options.memory_capacity = memory_limit_bytes(config);
   session.ctx = std::make_unique<Context>(options);
+  if (ranks.world) set_parallel_state(*session.ctx, ranks.world, rank_grid(config, ranks.size()), config.parallel.sequence_parallel);
   attention_report(*session.ctx, config);  // asks for what can be had, or says why not
   const auto seed = static_cast<std::uint64_t>(config.training.seed);
   session.model = std::make_unique<HybridLanguageModel>(*session.ctx, config.model, model_dtype(config), trainable, seed);

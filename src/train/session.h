@@ -6,23 +6,29 @@
 #include <string>
 #include <vector>
 
+#include "distributed/parallel_state.h"
 #include "src/config/run_config.h"
 #include "src/data/batch.h"
 #include "src/data/data_source.h"
 #include "src/model/hybrid_language_model.h"
 #include "src/optim/optimizer.h"
+#include "src/train/host_channel.h"
+#include "src/train/job_ranks.h"
 
 namespace deltron {
 
 ContextOptions context_options(const RunConfig& config);
 DType model_dtype(const RunConfig& config);
+RankGrid rank_grid(const RunConfig& config, int ranks);
 // Data options of a training or validation source; `seq_length` 0: the training length.
 DataOptions data_options(const RunConfig& config, std::int64_t seq_length = 0);
 bool has_data(const RunConfig& config);
 
-// Model and optimizer on one context.
+// Model and optimizer of one rank on one context.
 struct Session {
   RunConfig config;
+  JobRanks ranks = {};
+  std::unique_ptr<HostChannel> channel;
   std::unique_ptr<Context> ctx;
   std::unique_ptr<HybridLanguageModel> model;
   std::unique_ptr<Optimizer> optimizer;  // null if not trainable
@@ -30,8 +36,8 @@ struct Session {
 };
 // Hashes of the token files that a configuration names. Opens them: polls for stop signals.
 std::map<std::string, std::string> data_content(const RunConfig& config);
-// Allocates and initialises. `device` Meta: nothing is allocated, everything is counted.
-Session make_session(const RunConfig& config, bool trainable, DeviceKind device);
+// Allocates and initialises. `device` Meta: nothing is allocated, everything is counted. `ranks`: of a job of several; every rank calls it.
+Session make_session(const RunConfig& config, bool trainable, DeviceKind device, const JobRanks& ranks = {});
 
 // A micro-batch on the device.
 struct DeviceBatch {

@@ -10,16 +10,11 @@
 namespace deltron {
 namespace {
 
-// What the host knows of a step without running it.
-StepResult counts_of(const Session& session, const std::vector<HostBatch>& micro_batches) {
+StepResult result_of(const BatchCounts& counts) {
   StepResult result;
-  for (const HostBatch& batch : micro_batches) {
-    result.tokens += batch.num_tokens();
-    result.valid_tokens += batch.valid_tokens();
-    std::vector<std::int64_t> lengths;
-    for (std::size_t n = 0; n + 1 < batch.cu_seqlens.size(); ++n) lengths.push_back(batch.cu_seqlens[n + 1] - batch.cu_seqlens[n]);
-    result.attention_flops += attention_core_flops(session.config.model, lengths);
-  }
+  result.tokens = counts.tokens;
+  result.valid_tokens = counts.valid_tokens;
+  result.attention_flops = counts.attention_flops;
   return result;
 }
 
@@ -57,6 +52,18 @@ Tensor accumulate_gradients(Session& session, const std::vector<HostBatch>& micr
 
 }  // namespace
 
+BatchCounts counts_of(const RunConfig& config, const std::vector<HostBatch>& micro_batches) {
+  BatchCounts counts;
+  for (const HostBatch& batch : micro_batches) {
+    counts.tokens += batch.num_tokens();
+    counts.valid_tokens += batch.valid_tokens();
+    std::vector<std::int64_t> lengths;
+    for (std::size_t n = 0; n + 1 < batch.cu_seqlens.size(); ++n) lengths.push_back(batch.cu_seqlens[n + 1] - batch.cu_seqlens[n]);
+    counts.attention_flops += attention_core_flops(config.model, lengths);
+  }
+  return counts;
+}
+
 LaunchedStep::~LaunchedStep() {
   if (landing_) landed_.wait();
 }
@@ -71,11 +78,12 @@ StepResult LaunchedStep::read() const {
   return result;
 }
 
-LaunchedStep launch_step(Session& session, const std::vector<HostBatch>& micro_batches, double lr, const MicroBatchHook& hook) {
+LaunchedStep launch_step(Session& session, const std::vector<HostBatch>& micro_batches, double lr, const MicroBatchHook& hook,
+                         const std::optional<BatchCounts>& whole) {
   Context& ctx = *session.ctx;
   Optimizer& optimizer = *session.optimizer;
   LaunchedStep step;
-  step.known_ = counts_of(session, micro_batches);
+  step.known_ = result_of(whole ? *whole : counts_of(session.config, micro_batches));
   auto landing = std::make_unique<LaunchedStep::Landing>();
   step.norms_ = &optimizer.norm();
   step.updates_before_ = optimizer.updates();
@@ -90,12 +98,14 @@ LaunchedStep launch_step(Session& session, const std::vector<HostBatch>& micro_b
   return step;
 }
 
-StepResult train_step(Session& session, const std::vector<HostBatch>& micro_batches, double lr, const MicroBatchHook& hook) {
-  return launch_step(session, micro_batches, lr, hook).read();
+StepResult train_step(Session& session, const std::vector<HostBatch>& micro_batches, double lr, const MicroBatchHook& hook,
+                      const std::optional<BatchCounts>& whole) {
+  return launch_step(session, micro_batches, lr, hook, whole).read();
 }
 
-StepResult forward_backward(Session& session, const std::vector<HostBatch>& micro_batches, const MicroBatchHook& hook, std::int64_t only) {
-  StepResult result = counts_of(session, micro_batches);
+StepResult forward_backward(Session& session, const std::vector<HostBatch>& micro_batches, const MicroBatchHook& hook, std::int64_t only,
+                            const std::optional<BatchCounts>& whole) {
+  StepResult result = result_of(whole ? *whole : counts_of(session.config, micro_batches));
   const Tensor loss = accumulate_gradients(session, micro_batches, result.valid_tokens, hook, only);
   if (!session.ctx->is_meta()) copy_to_host(*session.ctx, loss, &result.loss);
   return result;

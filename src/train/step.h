@@ -4,11 +4,19 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "src/train/session.h"
 
 namespace deltron {
+
+// What the host knows of micro-batches without running them.
+struct BatchCounts {
+  std::int64_t tokens = 0, valid_tokens = 0;
+  double attention_flops = 0;  // of the softmax cores at these document lengths
+};
+BatchCounts counts_of(const RunConfig& config, const std::vector<HostBatch>& micro_batches);
 
 struct StepResult {
   double loss = 0;            // mean over the valid tokens of the global batch
@@ -35,7 +43,8 @@ class LaunchedStep {
   std::int64_t updates_before() const { return updates_before_; }  // the optimizer's count, to go back to if the step is refused
 
  private:
-  friend LaunchedStep launch_step(Session& session, const std::vector<HostBatch>& micro_batches, double lr, const MicroBatchHook& hook);
+  friend LaunchedStep launch_step(Session& session, const std::vector<HostBatch>& micro_batches, double lr, const MicroBatchHook& hook,
+                                  const std::optional<BatchCounts>& whole);
   struct Landing {
     double loss = 0;
     GradientNorm::Reading norm;
@@ -47,15 +56,18 @@ class LaunchedStep {
   std::int64_t updates_before_ = 0;
 };
 
-// The whole global batch as micro-batches. The loss and the gradients are normalised by the valid tokens of all of them together. A loss or
-// a gradient that is not finite raises a sticky flag on the device: this update and all later ones change nothing.
-LaunchedStep launch_step(Session& session, const std::vector<HostBatch>& micro_batches, double lr, const MicroBatchHook& hook = {});
+// This rank's micro-batches of the global batch; `whole`: what all ranks' are together (default: these are all). The loss and the gradients
+// are normalised by the valid tokens of the whole. A loss or a gradient that is not finite raises a sticky flag on the device: this update
+// and all later ones change nothing.
+LaunchedStep launch_step(Session& session, const std::vector<HostBatch>& micro_batches, double lr, const MicroBatchHook& hook = {},
+                         const std::optional<BatchCounts>& whole = std::nullopt);
 // Launched and read at once.
-StepResult train_step(Session& session, const std::vector<HostBatch>& micro_batches, double lr, const MicroBatchHook& hook = {});
-// Forward and backward only: gradients stay in the main gradients (added to what is there). `only`: runs this one micro-batch alone,
-// normalised as in the whole step.
+StepResult train_step(Session& session, const std::vector<HostBatch>& micro_batches, double lr, const MicroBatchHook& hook = {},
+                      const std::optional<BatchCounts>& whole = std::nullopt);
+// Forward and backward only: gradients stay in the main gradients (added to what is there), this rank's own. `only`: runs this one
+// micro-batch alone, normalised as in the whole step.
 StepResult forward_backward(Session& session, const std::vector<HostBatch>& micro_batches, const MicroBatchHook& hook = {},
-                            std::int64_t only = -1);
+                            std::int64_t only = -1, const std::optional<BatchCounts>& whole = std::nullopt);
 
 // Names of parameters whose gradient backward has not touched since the store was made: a fault of the model's wiring.
 std::vector<std::string> untouched_parameters(const HybridLanguageModel& model);

@@ -3,31 +3,27 @@
 
 #include <chrono>
 #include <cmath>
-#include <deque>
 #include <optional>
 #include <sstream>
 
 #include "src/base/human.h"
 #include "src/base/log.h"
 #include "src/base/signals.h"
-#include "src/base/terminal.h"
 #include "src/checkpoint/catalog.h"
 #include "src/checkpoint/resume.h"
 #include "src/config/schema.h"
-#include "src/model/flops.h"
 #include "src/optim/schedule.h"
 #include "src/train/activation_offload.h"
 #include "src/train/attention_report.h"
 #include "src/train/capacity.h"
-#include "src/train/layer_norms.h"
 #include "src/train/loss_window.h"
 #include "src/train/memory_advice.h"
 #include "src/train/metrics.h"
 #include "src/train/profile.h"
-#include "src/train/reporter.h"
 #include "src/train/run_folder.h"
+#include "src/train/run_log.h"
 #include "src/train/starting_point.h"
-#include "src/train/tensorboard.h"
+#include "src/train/step_agreement.h"
 
 namespace deltron {
 namespace {
@@ -35,10 +31,13 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-std::vector<HostBatch> global_batch(const BatchLoader& loader, const RunConfig& config, std::int64_t first_sample) {
+// This rank's micro-batches of the global batch that begins with `first_sample`: every dp-th.
+std::vector<HostBatch> own_batches(const BatchLoader& loader, const RunConfig& config, std::int64_t first_sample, const ParallelState& place = {}) {
   std::vector<HostBatch> batches;
   const std::int64_t micro = config.training.micro_batch_size;
-  for (std::int64_t i = 0; i < config.training.global_batch_size / micro; ++i) batches.push_back(loader.batch(first_sample + i * micro));
+  for (std::int64_t i = place.dp_rank(); i < config.training.global_batch_size / micro; i += place.dp()) {
+    batches.push_back(loader.batch(first_sample + i * micro));
+  }
   return batches;
 }
 
@@ -46,7 +45,8 @@ std::vector<HostBatch> global_batch(const BatchLoader& loader, const RunConfig& 
 class Loop {
  public:
   Loop(RunConfig config, const TrainOptions& options)
-      : config_(std::move(config)), options_(options), run_(config_.checkpoint.save), guard_(options.inject_nan), profile_(config_.logging, run_) {}
+      : config_(std::move(config)), options_(options), run_(config_.checkpoint.save), guard_(options.inject_nan), profile_(config_.logging, run_), channel_(options.ranks.control),
+        log_(config_, run_, options.ranks.leads(), options.ranks.size()) {}
 
   TrainOutcome run() {
     start_up();
@@ -59,7 +59,7 @@ class Loop {
       if (profile_.recording()) end_profile();
     }
     if (!run_.empty() && saved_step_ != progress_.step) save();
-    write_end();
+    log_.end(progress_.step, outcome_.stopped ? outcome_.reason : "done");
     outcome_.progress = progress_;
     outcome_.memory = session_.ctx->memory()->stats();
     outcome_.host_memory = session_.ctx->host_memory()->stats();
@@ -69,15 +69,16 @@ class Loop {
  private:
   void start_up() {
     check_request();
-    const bool continues = !run_.empty() && is_run_folder(run_);
+    const bool leads = options_.ranks.leads();
+    const bool continues = channel_.from_first(!run_.empty() && leads && is_run_folder(run_) ? "continues" : "") == "continues";
     if (continues) fix_iterations_from(read_run_config(run_));
     if (options_.minutes > 0 && !continues) measure_iterations();
-    if (!run_.empty()) lock_.emplace(run_);
-    std::optional<CheckpointSummary> resumed = find_checkpoint(continues);
+    if (!run_.empty() && leads) lock_.emplace(run_);
+    std::optional<CheckpointSummary> resumed = agreed_checkpoint(continues);
     poll_stop("start-up");
-    require_room(config_);
+    if (leads) require_room(config_, options_.ranks.size());
     Phase model_phase("model");
-    session_ = make_session(config_, true, config_.training.device);
+    session_ = make_session(config_, true, config_.training.device, options_.ranks);
     model_phase.done(thousands(session_.model->parameters().count()) + " parameters, " + std::to_string(session_.ctx->pool().threads()) +
                      " threads, " + instruction_set());
     const std::string attention = attention_report(*session_.ctx, config_);
@@ -92,16 +93,20 @@ class Loop {
     poll_stop("start-up");
     Phase data_phase("data");
     const std::int64_t samples = config_.training.train_iters * config_.training.global_batch_size;
+    if (!leads) channel_.from_first("");  // rank 0 builds the index once, the others find it
     loader_.emplace(make_sample_source(data_options(config_), Split::Train, samples), config_.training.micro_batch_size);
+    if (leads) channel_.from_first("data is open");
     data_phase.done(loader_->source().describe());
     poll_stop("start-up");
     note_source(loader_->source().num_samples());
     check_what_is_left();
     report_differences();
     Phase ceiling_phase("ceiling");
-    ceiling_ = measure_matmul_ceiling(*session_.ctx);
-    ceiling_phase.done(human_count(ceiling_) + " FLOP/s matrix products, the base of MFU");
-    if (!run_.empty()) {
+    const double ceiling = leads ? measure_matmul_ceiling(*session_.ctx) : 0;
+    log_.set_ceiling(ceiling);
+    channel_.from_first("measured");  // alone: ranks may share the processor
+    ceiling_phase.done(human_count(ceiling) + " FLOP/s matrix products, the base of MFU");
+    if (!run_.empty() && leads) {
       const std::vector<std::string> changes = open_run_folder(run_, config_, progress_.step);
       for (const std::string& change : changes) log_info("changed since the run began: " + change);
       outcome_.config_file = join_path(run_, changes.empty() ? kResolvedConfigFile : changed_config_file(progress_.step));
@@ -110,14 +115,15 @@ class Loop {
       const std::string metrics = join_path(run_, kMetricsFile);
       // A stop during an evaluation leaves the step saved and its evaluation unmade.
       owes_evaluation_ = loaded_from_.empty() && progress_.step > 0 && evaluates_at(progress_.step) && !metrics_have(metrics, "eval", progress_.step);
-      metrics_.emplace(metrics);
-      metrics_->write({{"event", "start"}, {"step", progress_.step}, {"consumed_samples", progress_.consumed_samples},
+      log_.open(progress_.step);
+      log_.event({{"event", "start"}, {"step", progress_.step}, {"consumed_samples", progress_.consumed_samples},
                        {"train_iters", config_.training.train_iters}, {"parameters", session_.model->parameters().count()},
+                       {"ranks", options_.ranks.size()},
                        {"threads", session_.ctx->pool().threads()}, {"instruction_set", instruction_set()},
                        {"attention", attention},
                        {"seed", config_.training.seed}, {"loaded", loaded_from_}});
-      if (config_.logging.tensorboard) events_.emplace(join_path(run_, kTensorboardFolder), progress_.step);
     }
+    owes_evaluation_ = channel_.from_first(owes_evaluation_ ? "evaluates" : "") == "evaluates";
   }
 
   // What can be refused before anything is read or built.
@@ -220,6 +226,20 @@ class Loop {
     optimizer.lr_wsd_decay_iters = std::min(optimizer.lr_wsd_decay_iters, decay_iters(config_) - optimizer.lr_warmup_iters);
   }
 
+  // Rank 0 looks, the others are told.
+  std::optional<CheckpointSummary> agreed_checkpoint(bool continues) {
+    if (options_.ranks.size() == 1) return find_checkpoint(continues);
+    std::optional<CheckpointSummary> found;
+    if (options_.ranks.leads()) found = find_checkpoint(continues);
+    const std::string path = channel_.from_first(found ? found->path : "");
+    loaded_from_ = channel_.from_first(loaded_from_);
+    if (path.empty() || found) return found;
+    CheckpointSummary summary;
+    summary.path = path;
+    summary.step = read_manifest(path).step;
+    return summary;
+  }
+
   std::optional<CheckpointSummary> find_checkpoint(bool continues) {
     if (run_.empty()) return starting_point();
     if (directory_exists(checkpoints_folder(run_))) {
@@ -284,7 +304,7 @@ class Loop {
       return load_run(session_, reader, weights_only);
     } catch (const Error& error) {
       const bool other_model = error.code() == ErrorCode::CheckpointTensorNames || error.code() == ErrorCode::TensorShapeMismatch;
-      if (error.exit_code() == ExitCode::Checkpoint && !other_model && loaded_from_.empty()) {
+      if (error.exit_code() == ExitCode::Checkpoint && !other_model && loaded_from_.empty() && options_.ranks.leads()) {
         mark_failed(run_, reader.step(), error.text().what);
         log_warning("step " + std::to_string(reader.step()) + " is marked: --resume auto passes it over from now on");
       }
@@ -297,12 +317,16 @@ class Loop {
   void steps() {
     const std::int64_t total = config_.training.train_iters;
     if (owes_evaluation_) run_evaluation();
+    auto start = Clock::now();
     while (progress_.step + (ahead_ ? 1 : 0) < total) {
-      poll_stop("training");
-      const auto start = Clock::now();
       const std::int64_t step = progress_.step + (ahead_ ? 2 : 1);
-      const std::int64_t cursor = progress_.consumed_samples + (step - progress_.step - 1) * config_.training.global_batch_size;
-      const std::vector<HostBatch> batches = global_batch(*loader_, config_, cursor);
+      if (options_.ranks.size() == 1) poll_stop("training");
+      if (!next_) prepare(step);
+      const AgreedStep agreed = next_->agreement ? agreement_.finish() : AgreedStep{counts_of(config_, next_->batches), ""};
+      if (!agreed.stop.empty()) throw StopRequested(agreed.stop);
+      const std::vector<HostBatch> batches = std::move(next_->batches);
+      next_.reset();
+      options_.ranks.says("step " + std::to_string(step));
       const double lr = learning_rate(config_.optimizer, decay_iters(config_), step - 1);
       if (profile_.begins_with(step)) {
         settle(step - 1);
@@ -310,20 +334,32 @@ class Loop {
       }
       LaunchedStep launched = [&] {
         const ProfileRange range(*session_.ctx, RangeKind::Step, ("step " + std::to_string(step)).c_str());
-        return launch_step(session_, batches, lr, guard_.begin_step(session_, step, batches));
+        return launch_step(session_, batches, lr, guard_.begin_step(session_, step, batches), agreed.counts);
       }();
+      const bool last = step == total;
+      if (options_.ranks.size() > 1 && !last) prepare(step + 1);  // what it needs to know travels while this step runs
       if (outcome_.losses.empty() && !ahead_) after_first_step();
       settle(step);
       ahead_.emplace(Ahead{std::move(launched), lr, 0});
       ahead_->seconds = seconds_since(start);
-      const bool last = step == total, evaluates = evaluates_at(step);
+      const bool evaluates = evaluates_at(step);
       const bool saves = !run_.empty() && is_due(step, config_.checkpoint.save_interval) && !last;
       if (last || evaluates || saves || profile_.ends_with(step) || is_due(step, config_.training.exit_interval)) settle(step);
       if (profile_.ends_with(step)) end_profile();
       if (evaluates) run_evaluation();
       if (saves) save();
       if (!last) exit_if_due(step);
+      start = Clock::now();
     }
+  }
+
+  // The next step's batches, and with several ranks the question what all of them know of it.
+  void prepare(std::int64_t step) {
+    const ParallelState& place = parallel_state(*session_.ctx);
+    const std::int64_t cursor = progress_.consumed_samples + (step - progress_.step - 1) * config_.training.global_batch_size;
+    next_.emplace(Next{own_batches(*loader_, config_, cursor, place), options_.ranks.size() > 1});
+    if (!next_->agreement) return;
+    agreement_.begin(counts_of(config_, next_->batches), place.tp() * place.cp(), time_is_up());
   }
 
   bool evaluates_at(std::int64_t step) const {
@@ -342,28 +378,23 @@ class Loop {
     outcome_.losses.push_back(result.loss);
     outcome_.final_loss = result.loss;
     watch_loss(result.loss);
-    report(result, ahead_->lr, ahead_->seconds);
+    log_.step(session_, progress_, result, ahead_->lr, ahead_->seconds, outcome_.losses.size() == 1);
     ahead_.reset();
   }
 
   void exit_if_due(std::int64_t step) const {
-    const TrainingConfig& training = config_.training;
-    if (is_due(step, training.exit_interval)) throw StopRequested("training.exit_interval");
-    if (training.exit_duration_in_mins > 0 && seconds_since(began_) >= 60.0 * training.exit_duration_in_mins) {
-      throw StopRequested("training.exit_duration_in_mins");
-    }
+    if (is_due(step, config_.training.exit_interval)) throw StopRequested("training.exit_interval");
+    if (options_.ranks.size() == 1 && time_is_up()) throw StopRequested("training.exit_duration_in_mins");  // clocks of ranks differ: agreed
+  }
+
+  bool time_is_up() const {
+    return config_.training.exit_duration_in_mins > 0 && seconds_since(began_) >= 60.0 * config_.training.exit_duration_in_mins;
   }
 
   void watch_loss(double loss) {
     const std::optional<LossWindow::Spike> spike = losses_.add(loss, config_.logging.loss_spike_z_score);
     progress_.recent_losses = losses_.losses();
-    if (!spike) return;
-    log_warning("loss spike at step " + std::to_string(progress_.step) + ": " + fixed(loss, 4) + " is " + fixed(spike->z, 1) +
-                " standard deviations above the recent mean " + fixed(spike->mean, 4));
-    if (metrics_) {
-      metrics_->write({{"event", "loss_spike"}, {"step", progress_.step}, {"loss", loss}, {"z", spike->z}, {"mean", spike->mean},
-                       {"deviation", spike->deviation}});
-    }
+    if (spike) log_.loss_spike(progress_.step, loss, *spike);
   }
 
   void after_first_step() {
@@ -382,113 +413,25 @@ class Loop {
   [[noreturn]] void refuse(const StepResult& result, std::int64_t launched) {
     session_.optimizer->set_updates(ahead_->step.updates_before());
     const Error error = guard_.explain(session_, progress_.step + 1, result, run_);
-    if (metrics_) {
-      metrics_->write({{"event", "nonfinite"}, {"step", progress_.step + 1}, {"launched", launched}, {"loss", result.loss}, {"grad_norm", result.gradient_norm},
-                       {"message", error.what()}});
-    }
+    log_.event({{"event", "nonfinite"}, {"step", progress_.step + 1}, {"launched", launched}, {"loss", result.loss}, {"grad_norm", result.gradient_norm},
+                {"message", error.what()}});
     throw error;
   }
 
-  void report(const StepResult& result, double lr, double seconds) {
-    recent_.push_back(seconds);
-    if (recent_.size() > 50) recent_.pop_front();
-    double mean = 0;
-    for (double value : recent_) mean += value;
-    mean /= static_cast<double>(recent_.size());
-    StepLine line;
-    line.step = progress_.step;
-    line.total = config_.training.train_iters;
-    line.tokens = progress_.consumed_samples * config_.training.seq_length;
-    line.loss = result.loss;
-    line.gradient_norm = result.gradient_norm;
-    line.lr = lr;
-    line.step_ms = 1000 * mean;
-    line.tokens_per_second = static_cast<double>(result.tokens) / mean;
-    const double flops = training_flops_per_token(config_.model).total() * static_cast<double>(result.tokens) + result.attention_flops;
-    line.mfu = ceiling_ > 0 ? flops / mean / ceiling_ : 0;
-    line.memory = session_.ctx->memory()->stats().peak;
-    line.eta_seconds = mean * static_cast<double>(line.total - line.step);
-    const bool log_now = progress_.step % config_.logging.log_interval == 0 || progress_.step == line.total || outcome_.losses.size() == 1;
-    if (log_now) {
-      log_info(to_text(line));
-      record(result, line, flops / mean);
-    }
-    if (stderr_style().is_tty) {
-      const double share = static_cast<double>(line.step) / static_cast<double>(line.total);
-      show_progress_line(progress_bar(share, 30) + " " + std::to_string(line.step) + "/" + std::to_string(line.total) + "  loss " +
-                         fixed(line.loss, 3) + "  " + thousands(static_cast<std::int64_t>(line.tokens_per_second)) + " tok/s  ETA " +
-                         human_seconds(line.eta_seconds));
-    }
-  }
-
-  // Into metrics.jsonl and TensorBoard, whose tags are Megatron's.
-  void record(const StepResult& result, const StepLine& line, double flops_per_second) {
-    std::vector<std::pair<std::string, double>> layers;
-    if (config_.logging.log_per_layer_grad_norm) layers = layer_gradient_norms(session_, result.parameter_norms);
-    if (metrics_) {
-      nlohmann::ordered_json entry = {{"event", "train"}, {"step", line.step}, {"samples", progress_.consumed_samples}, {"tokens", line.tokens},
-                                      {"loss", line.loss}, {"grad_norm", line.gradient_norm}, {"lr", line.lr}, {"step_ms", line.step_ms},
-                                      {"tok_s", line.tokens_per_second}, {"mfu", line.mfu}, {"mem_bytes", line.memory}};
-      for (const auto& [layer, norm] : layers) entry["layer_grad_norms"][layer] = norm;
-      metrics_->write(entry);
-    }
-    tensorboard::Scalars scalars = {{"lm loss", line.loss}, {"learning-rate", line.lr}, {"grad-norm", line.gradient_norm},
-                                    {"batch-size", static_cast<double>(config_.training.global_batch_size)}, {"world-size", 1.0},
-                                    {"iteration-time", line.step_ms / 1000}, {"throughput", flops_per_second / 1e12},
-                                    {"mem-allocated-bytes", static_cast<double>(session_.ctx->memory()->stats().current)},
-                                    {"mem-max-allocated-bytes", static_cast<double>(line.memory)}};
-    for (const auto& [layer, norm] : layers) scalars.emplace_back("grad-norm/" + layer, norm);
-    write_events(line.step, scalars);
-    write_events(progress_.consumed_samples, {{"lm loss vs samples", line.loss}, {"learning-rate vs samples", line.lr},
-                                              {"grad-norm vs samples", line.gradient_norm}});
-  }
-
-  // A full disk ends the event file, not the training.
-  void write_events(std::int64_t step, const tensorboard::Scalars& scalars) {
-    if (!events_) return;
-    try {
-      events_->write(step, scalars);
-    } catch (const Error& error) {
-      events_.reset();
-      log_warning("the event file of TensorBoard ends here: " + error.text().values + "; the training goes on");
-    }
-  }
-
   void run_evaluation() {
+    options_.ranks.says("evaluation at step " + std::to_string(progress_.step));
     EvaluateOptions options;
     options.max_batches = config_.training.eval_iters * (config_.training.global_batch_size / config_.training.micro_batch_size);
     outcome_.evaluation = evaluate(session_, options);
-    for (const EvaluationResult& result : outcome_.evaluation) {
-      log_info("evaluation at step " + std::to_string(progress_.step) + ": " + to_text(result));
-      if (metrics_) {
-        metrics_->write({{"event", "eval"}, {"step", progress_.step}, {"name", result.name}, {"val_loss", result.loss()},
-                         {"ppl", result.perplexity()}, {"accuracy", result.accuracy()},
-                         {"bits_per_character", result.characters > 0 ? nlohmann::ordered_json(result.bits_per_character()) : nlohmann::ordered_json()},
-                         {"predictions", result.predictions}});
-      }
-      // Several data sets: a tag each.
-      const std::string tag = "lm loss validation" + (outcome_.evaluation.size() > 1 ? " (" + result.name + ")" : std::string());
-      write_events(progress_.step, {{tag, result.loss()}, {tag + " ppl", result.perplexity()}});
-      write_events(progress_.consumed_samples, {{tag + " vs samples", result.loss()}, {tag + " ppl vs samples", result.perplexity()}});
-    }
+    log_.evaluation(progress_, outcome_.evaluation);
   }
 
   void save() {
+    options_.ranks.says("save of step " + std::to_string(progress_.step));
     log_info("saving step " + std::to_string(progress_.step) + " ...");
     const SaveReport report = save_run(session_, progress_, run_);
     saved_step_ = progress_.step;
-    std::string line = "saved step " + std::to_string(progress_.step) + ": " + human_bytes(report.bytes) + " written in " +
-                       fixed(report.write_seconds, 2) + " s, verified in " + fixed(report.verify_seconds, 2) + " s";
-    for (std::int64_t step : report.removed) line += ", removed step " + std::to_string(step);
-    log_info(line);
-    if (metrics_) metrics_->write({{"event", "checkpoint"}, {"step", progress_.step}, {"path", report.path}, {"bytes", report.bytes}});
-  }
-
-  void write_end() {
-    clear_progress_line();
-    if (metrics_) {
-      metrics_->write({{"event", "end"}, {"step", progress_.step}, {"reason", outcome_.stopped ? outcome_.reason : "done"}});
-    }
+    log_.saved(progress_.step, report);
   }
 
   RunConfig config_;
@@ -497,10 +440,16 @@ class Loop {
   Session session_;
   std::optional<RunLock> lock_;
   std::optional<BatchLoader> loader_;
-  std::optional<MetricsFile> metrics_;
-  std::optional<tensorboard::EventFile> events_;
   NumberGuard guard_;
   StepProfile profile_;
+  HostChannel channel_;
+  RunLog log_;
+  StepAgreement agreement_{channel_};
+  struct Next {
+    std::vector<HostBatch> batches;
+    bool agreement;  // was asked for
+  };
+  std::optional<Next> next_;  // step, prepared
   struct Ahead {
     LaunchedStep step;
     double lr = 0, seconds = 0;
@@ -513,8 +462,6 @@ class Loop {
   std::int64_t saved_step_ = -1;
   bool owes_evaluation_ = false;  // of the step that a stopped run was resumed at
   std::string loaded_from_;  // step folder of another run; "": none
-  double ceiling_ = 0;
-  std::deque<double> recent_;
 };
 
 }  // namespace
@@ -535,13 +482,13 @@ double measure_step_seconds(const RunConfig& config) {
   Session session = make_session(config, true, config.training.device);
   const std::int64_t batch = config.training.global_batch_size;
   const BatchLoader loader(make_sample_source(data_options(config), Split::Train, 64 * batch), config.training.micro_batch_size);
-  for (int i = 0; i < 3; ++i) train_step(session, global_batch(loader, config, 0), 0.0);
+  for (int i = 0; i < 3; ++i) train_step(session, own_batches(loader, config, 0), 0.0);
   std::vector<double> seconds;
   const auto begin = Clock::now();
   for (std::int64_t i = 0; i < 60 && (i < 5 || seconds_since(begin) < 6.0); ++i) {
     poll_stop("measuring the speed");
     const auto start = Clock::now();
-    train_step(session, global_batch(loader, config, i * batch), 0.0);
+    train_step(session, own_batches(loader, config, i * batch), 0.0);
     seconds.push_back(seconds_since(start));
   }
   double total = 0;

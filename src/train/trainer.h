@@ -21,6 +21,7 @@ struct TrainOptions {
   // Another run, or one of its step folders, that a run without checkpoints of its own begins from; "": none. Once it has some, they are
   // what it goes on from, so that the same command line starts and restarts it.
   std::string load = {};
+  JobRanks ranks = {};                // of a job of several ranks; they make the same call with the same configuration
   bool weights_only = false;          // of `load` the weights alone: step, data and optimizer start anew
 };
 

@@ -6,12 +6,17 @@
 #include <gloo/rendezvous/context.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
+#include <netdb.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <cstring>
 #include <limits>
 #include <mutex>
 #include <thread>
@@ -51,6 +56,36 @@ class WithoutPipeSignal {
  private:
   sigset_t signal_, before_;
 };
+
+// The number of this machine that a name stands for: the first that can be bound, IPv4 before IPv6, so that all ranks choose one family.
+// Gloo itself does not survive a name that nobody knows.
+std::string bindable(const std::string& address) {
+  std::string problem;
+  for (const int family : {AF_INET, AF_INET6}) {
+    addrinfo hints{};
+    hints.ai_family = family;
+    hints.ai_socktype = SOCK_STREAM;
+    addrinfo* found = nullptr;
+    if (const int code = getaddrinfo(address.c_str(), nullptr, &hints, &found); code != 0) {
+      if (problem.empty()) problem = gai_strerror(code);
+      continue;
+    }
+    std::string number;
+    for (const addrinfo* place = found; place != nullptr && number.empty(); place = place->ai_next) {
+      const int test = socket(place->ai_family, place->ai_socktype, place->ai_protocol);
+      char text[NI_MAXHOST] = "";
+      if (test < 0 || bind(test, place->ai_addr, place->ai_addrlen) != 0) {
+        problem = std::strerror(errno);
+      } else if (getnameinfo(place->ai_addr, place->ai_addrlen, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0) {
+        number = text;
+      }
+      if (test >= 0) ::close(test);
+    }
+    freeaddrinfo(found);
+    if (!number.empty()) return number;
+  }
+  throw std::runtime_error(problem);
+}
 
 // Gloo's store on ours. A rank that does not come is named.
 class StoreForGloo : public gloo::rendezvous::Store {
@@ -132,7 +167,7 @@ class GlooDevice {
   explicit GlooDevice(const std::string& address) {
     const WithoutPipeSignal guard;
     gloo::transport::tcp::attr attributes;
-    attributes.hostname = address;
+    attributes.hostname = bindable(address);
     device = gloo::transport::tcp::CreateDevice(attributes);
     watcher_ = std::thread([this] { watch(); });
   }

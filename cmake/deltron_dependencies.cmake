@@ -56,3 +56,13 @@ endif()
 add_library(deltron_blis INTERFACE IMPORTED)
 target_include_directories(deltron_blis SYSTEM INTERFACE ${DELTRON_BLIS_INCLUDE})
 target_link_libraries(deltron_blis INTERFACE ${DELTRON_BLIS_LIBRARY} m)
+
+# Gloo, ranks over TCP. Debian ships only the shared library, which brings libhiredis, libibverbs, libnl-3 and libnl-route-3 along.
+find_path(DELTRON_GLOO_INCLUDE gloo/config.h)
+find_library(DELTRON_GLOO_LIBRARY NAMES gloo)
+if(NOT DELTRON_GLOO_INCLUDE OR NOT DELTRON_GLOO_LIBRARY)
+  deltron_missing("Gloo" libgloo-dev "Point to it with -DDELTRON_GLOO_INCLUDE=... -DDELTRON_GLOO_LIBRARY=...")
+endif()
+add_library(deltron_gloo INTERFACE IMPORTED)
+target_include_directories(deltron_gloo SYSTEM INTERFACE ${DELTRON_GLOO_INCLUDE})
+target_link_libraries(deltron_gloo INTERFACE ${DELTRON_GLOO_LIBRARY})

@@ -76,6 +76,9 @@ class Communicator {
   // Compute goes on only after the event; throws the fault that ended the group meanwhile.
   void finish(Context& ctx, const Event& event);
 
+  // Throws Error(CommunicationFailed) if the group has ended or its back end knows of a fault. From any thread: watchdogs ask.
+  void check() { check_health(); }
+
   // Ends the group on this rank: calls under way and later ones throw Error(CommunicationFailed) with `reason`. From any thread.
   virtual void abort(const std::string& reason) = 0;
 
@@ -91,6 +94,7 @@ class Communicator {
   // without `later` compute has already been made to wait for it.
   virtual Event start(Context& ctx, const Collective& call, bool later) = 0;
   virtual void check_health() {}  // throws what ended the group
+  virtual bool calls_alone() const { return false; }  // true: a group of one makes its back end's calls, too (tests)
 
  private:
   Event run(Context& ctx, Collective call, const Tensor& from, const Tensor& to, bool later);

@@ -38,5 +38,7 @@ inline ParallelState& parallel_state(Context& ctx) { return ctx.slot<ParallelSta
 
 // Splits `world`, whose size is the grid's, and puts the groups into the context. Every rank calls it.
 void set_parallel_state(Context& ctx, std::shared_ptr<Communicator> world, const RankGrid& grid, bool sequence_parallel);
+// The same for rank 0 alone of such a job, on meta: groups of the right sizes that move nothing and count.
+void set_meta_parallel_state(Context& ctx, const RankGrid& grid, bool sequence_parallel);
 
 }  // namespace deltron

@@ -36,7 +36,7 @@ fi
 
 export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1:${ASAN_OPTIONS:-}
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1:${UBSAN_OPTIONS:-}
-export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:${TSAN_OPTIONS:-}
+export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$deltron_root/scripts/tsan_suppressions.txt:${TSAN_OPTIONS:-}
 
 # g++'s ThreadSanitizer refuses some address layouts of newer kernels ("unexpected memory mapping"): then without randomisation.
 fixed_addresses=()

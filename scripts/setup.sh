@@ -87,6 +87,7 @@ required=(
   "xxHash|libxxhash-dev|-|header:xxhash.h|cmake -DDELTRON_XXHASH_INCLUDE=..."
   "Highway|libhwy-dev|-|header:hwy/highway.h library:libhwy.a|libhwy.so|cmake -DDELTRON_HWY_INCLUDE=... -DDELTRON_HWY_LIBRARY=..."
   "BLIS (serial)|libblis-serial-dev|-|header:blis-serial/blis.h library:blis-serial/libblis.a|cmake -DDELTRON_BLIS_INCLUDE=... -DDELTRON_BLIS_LIBRARY=..."
+  "Gloo|libgloo-dev|-|header:gloo/config.h library:libgloo.a|libgloo.so|cmake -DDELTRON_GLOO_INCLUDE=... -DDELTRON_GLOO_LIBRARY=..."
   "KJV text|bible-kjv|-|command:bible|put Debian's bible program in PATH"
   "gzip|gzip|-|command:gzip|put gzip in PATH"
   "bzip2|bzip2|-|command:bzip2|put bzip2 in PATH"

@@ -32,11 +32,19 @@ if(EXISTS ${WORK}/prefix/bin/deltron)
   endif()
 
   # bin/ and lib/ run where nothing but the C and C++ run-time libraries is installed: every other library comes from the moved prefix.
-  file(GET_RUNTIME_DEPENDENCIES EXECUTABLES ${WORK}/prefix/bin/deltron RESOLVED_DEPENDENCIES_VAR libraries UNRESOLVED_DEPENDENCIES_VAR missing)
-  if(missing)
-    message(FATAL_ERROR "the installed binary lacks ${missing}")
+  # The loader itself is asked: it hands the binary's RPATH down to libraries of libraries, which CMake's own search does not do all the way.
+  execute_process(COMMAND ${CMAKE_COMMAND} -E env --unset=LD_LIBRARY_PATH LD_TRACE_LOADED_OBJECTS=1 ${WORK}/prefix/bin/deltron OUTPUT_VARIABLE output
+    COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCHALL "[^\n]+ => [^\n]+" lines "${output}")
+  if(NOT lines)
+    message(FATAL_ERROR "the loader named no library of the installed binary: ${output}")
   endif()
-  foreach(library IN LISTS libraries)
+  foreach(line IN LISTS lines)
+    if(line MATCHES "not found")
+      message(FATAL_ERROR "the installed binary lacks ${line}")
+    endif()
+    string(REGEX REPLACE "^.* => ([^ ]+).*$" "\\1" library "${line}")
+    get_filename_component(library ${library} ABSOLUTE)
     get_filename_component(name ${library} NAME)
     string(FIND "${library}" "${WORK}/prefix/" place)
     if(NOT place EQUAL 0 AND NOT name MATCHES "^(ld-linux-x86-64|lib(c|m|dl|rt|pthread|stdc\\+\\+|gcc_s))\\.so")

@@ -112,10 +112,17 @@ sharded() {
   for pid in "${pids[@]}"; do wait "$pid" || failed=1; done
   return $failed
 }
-# sanitized TOOL BINARY FILTER
+# sanitized TOOL BINARY FILTER [N]: in N processes side by side (default 1). A warning counts as an error.
 sanitized() {
   command -v compute-sanitizer >/dev/null || return 77
-  compute-sanitizer --tool "$1" --error-exitcode 9 --print-limit 5 "$(binary "$2")" --gtest_brief=1 "--gtest_filter=$3"
+  local shards=${4:-1} failed=0 pids=() i pid
+  for ((i = 0; i < shards; i++)); do
+    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i compute-sanitizer --tool "$1" --error-exitcode 9 --print-limit 5 "$(binary "$2")" \
+      --gtest_brief=1 "--gtest_filter=$3" &
+    pids+=($!)
+  done
+  for pid in "${pids[@]}"; do wait "$pid" || failed=1; done
+  return $failed
 }
 streaming_tests='*Norm*:*Conv*:*CrossEntropy*:*Embedding*:*Dropout*:*Swiglu*:*Rope*:*Reduce*:*Sum*:*Clip*:*Elementwise*:*PreRule*:*MultiTensor*-*ten_thousand*'
 product_tests='*ttention*:*Matmul*'
@@ -185,7 +192,7 @@ run_part() {
         cat "$output/one.sha" && cmp "$output/one.sha" "$output/two.sha" ;;
     bench_step) "$(binary deltron)" bench step -c configs/kjv_tiny.yaml training.device=cuda training.bf16=true --steps 10 ;;
     memcheck_streaming | racecheck_streaming) sanitized "${part%_*}" test_kernels_cuda "$streaming_tests" ;;
-    memcheck_products | racecheck_products) sanitized "${part%_*}" test_kernels_cuda "$product_tests" ;;
+    memcheck_products | racecheck_products) sanitized "${part%_*}" test_kernels_cuda "$product_tests" 6 ;;
     memcheck_rules | racecheck_rules) sanitized "${part%_*}" test_kernels_cuda_rules "$rule_tests" ;;
   esac
 }

@@ -72,6 +72,7 @@ __global__ void __launch_bounds__(kAttentionThreads) forward_kernel(AttentionFor
         if (line[j] != C(0)) line[j] *= keep_factor(a.rng, dropout.threshold, dropout.factor, query, head, first_key + j - start);
       }
     }
+    __syncwarp();  // the other lanes have read `highest`
     if (lane == 0) {
       shrink[row] = top == static_cast<C>(-INFINITY) ? C(1) : exponential(highest[row] - top);
       sum[row] = sum[row] * shrink[row] + total;

@@ -17,10 +17,13 @@ inline constexpr int kStreamStages = 3;  // steps of tokens in shared memory
 // Tokens of a warp's strip, a multiple of the step: a function of their number alone. Short strips spread few tokens over the chip;
 // backward's cost up to three tokens on either side and a set of partial sums each.
 inline constexpr int kShortStrip = 64, kLongStrip = 128;
+// With fewer a strip there would be more than kMostConvStrips blocks, and as many sets of partial sums.
+inline int fewest_strip_tokens(std::int64_t tokens) {
+  return static_cast<int>(ceil_div(ceil_div(tokens, kMostConvStrips * kStreamWarps), kStreamTaps) * kStreamTaps);
+}
 inline int backward_strip(std::int64_t tokens) {
-  const std::int64_t least = ceil_div(ceil_div(tokens, kMostConvStrips * kStreamWarps), kStreamTaps) * kStreamTaps;
-  const int usual = tokens < 256 * kLongStrip ? kShortStrip : kLongStrip;
-  return least < usual ? usual : static_cast<int>(least);
+  const int least = fewest_strip_tokens(tokens), usual = tokens < 256 * kLongStrip ? kShortStrip : kLongStrip;
+  return least < usual ? usual : least;
 }
 inline std::int64_t stream_blocks(std::int64_t tokens, int strip) {
   return ceil_div(tokens, static_cast<std::int64_t>(strip) * kStreamWarps);

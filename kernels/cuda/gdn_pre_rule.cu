@@ -280,6 +280,7 @@ void gdn_pre_rule_backward(const GdnPreRuleBackwardArgs& args, const StreamHandl
             const int keys = pre_key_tiles(args, kGroup), values = pre_value_tiles(args, N), most = keys > values ? keys : values;
             const int strip = pre_backward_strip(args.tokens, most, kHopperProcessors * kPreBackwardBlocks<N>);
             partials = stream_blocks(args.tokens, strip);
+            DELTRON_CHECK_LE(partials, space.strips, "partial sums, and what the workspace holds of them");
             const auto blocks = [&](int tiles) { return dim3(static_cast<unsigned>(tiles * partials)); };
             launch_kernel(what, pre_stream_backward<S, kGroup, true>, blocks(keys), dim3(kStreamThreads), stream, args,
                           PreStreamGrid{strip, keys, keys}, wanted_sums);

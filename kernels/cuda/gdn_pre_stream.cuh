@@ -3,6 +3,8 @@
 // bytes of v's channels. Sizes and layouts that do not fit go through the plain kernels of gdn_pre_rule.cu.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/cuda/conv_stream.cuh"
 #include "kernels/gdn_pre_rule.h"
 
@@ -29,12 +31,13 @@ int pre_value_tiles(const Args& args, int n) {
 }
 inline constexpr int kHopperProcessors = 132;
 // Tokens of a backward warp's strip: near kLongStrip, and so many that the blocks nearly fill a whole number of rounds of `slots`
-// (blocks that a Hopper GPU has under way). A function of the shape alone.
+// (blocks that a Hopper GPU has under way), but no more blocks a tile than kMostConvStrips. A function of the shape alone.
 inline int pre_backward_strip(std::int64_t tokens, int tiles, int slots) {
   const std::int64_t usual = ceil_div(tokens, kLongStrip * kStreamWarps) * tiles, rounds = (usual + slots / 2) / slots;
   const std::int64_t blocks = (rounds > 0 ? rounds * slots : usual) / tiles;  // of a tile
   const std::int64_t strip = ceil_div(ceil_div(tokens, (blocks > 0 ? blocks : 1) * kStreamWarps), kStreamTaps) * kStreamTaps;
-  const int least = backward_strip(tokens) < kLongStrip ? backward_strip(tokens) : kShortStrip;
+  const int usual_strip = backward_strip(tokens);
+  const int least = usual_strip == kLongStrip ? std::max(kShortStrip, fewest_strip_tokens(tokens)) : usual_strip;
   return static_cast<int>(strip < least ? least : strip);
 }
 

@@ -35,6 +35,7 @@ LoadedModel load_model(const std::string& run, const std::string& step, const st
                                                          "use training.device=cpu"});
   }
   LoadedModel loaded;
+  config.parallel = {};  // however the weights were cut when they were trained: one rank reads them all
   loaded.session = make_session(config, false, config.training.device);
   const CheckpointReader reader(path);
   load_run(loaded.session, reader, true);

@@ -48,6 +48,10 @@ void add_memory_and_parallel_fields(std::vector<Field>& table) {
   p.add("sequence_parallel", &P::sequence_parallel, "cut norms and residual stream by tokens over the tensor-parallel ranks");
   p.add("context_parallel_size", &P::context_parallel_size, "ranks over which every sequence is cut").at_least(1).at_most(kMostRanks).in("ranks");
   p.add("pipeline_model_parallel_size", &P::pipeline_model_parallel_size, "reserved: 1").at_least(1).at_most(kMostRanks).in("ranks");
+  p.add_words("distributed_backend", &P::distributed_backend, {"auto", "nccl", "gloo"},
+              "what carries tensors between ranks: nccl on cuda and gloo on the CPU (auto); gloo on cuda goes through host memory, for ranks that share a GPU");
+  p.add("distributed_timeout_minutes", &P::distributed_timeout_minutes, "a rank that waits longer than this for others ends the job (exit code 7)")
+      .above(0).at_most(100000).in("minutes");
 }
 
 }  // namespace deltron

@@ -195,7 +195,7 @@ class Reader {
 LoadedConfig validated(LoadedConfig loaded) {
   std::vector<std::string> faults = loaded.faults;
   if (loaded.complete) {
-    for (std::string& fault : validate(loaded.config, loaded.sources)) faults.push_back(std::move(fault));
+    for (std::string& fault : validate(loaded.config, loaded.sources, 0)) faults.push_back(std::move(fault));
   }
   if (!faults.empty()) throw Error::together(ErrorCode::ConfigInvalid, faults);
   for (const std::string& notice : loaded.notices) log_warning(notice);

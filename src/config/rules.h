@@ -13,7 +13,11 @@ namespace deltron {
 class RuleContext {
  public:
   RuleContext(const RunConfig& run_config, const ConfigSources& sources, std::int64_t ranks)
-      : config(run_config), world_size(ranks), sources_(sources) {}
+      : config(run_config), world_size(ranks > 0 ? ranks : model_ranks(run_config.parallel)), sources_(sources) {}
+  // Ranks that hold one copy of the model.
+  static std::int64_t model_ranks(const ParallelConfig& parallel) {
+    return parallel.tensor_model_parallel_size * parallel.context_parallel_size * parallel.pipeline_model_parallel_size;
+  }
 
   // `names`: the keys involved ("section.key"); the first gives the place. Silent if one of them could not be read.
   void report(ErrorCode code, const std::vector<std::string>& names, ErrorText text);

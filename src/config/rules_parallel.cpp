@@ -94,6 +94,13 @@ void mlp_channels_divide(RuleContext& context) {
                   around(channels, ranks)});
 }
 
+void nccl_needs_gpus(RuleContext& context) {
+  if (context.config.parallel.distributed_backend != DistributedBackend::Nccl || context.config.training.device != DeviceKind::Cpu) return;
+  context.report(ErrorCode::ConfigInconsistent, {"parallel.distributed_backend", "training.device"},
+                 {"parallel.distributed_backend nccl exchanges memory of GPUs", "", "device cpu", "ranks on the CPU exchange through gloo",
+                  "remove the key, or set training.device: cuda"});
+}
+
 }  // namespace
 
 const std::vector<Rule>& parallel_rules() {
@@ -121,6 +128,7 @@ const std::vector<Rule>& parallel_rules() {
        "with sequence_parallel, micro_batch_size x seq_length is a multiple of tensor x context parallel sizes",
        tokens_divide},
       {"mlp_channels_divide", {342}, "ffn_hidden_size is a multiple of tensor_model_parallel_size", mlp_channels_divide},
+      {"nccl_needs_gpus", {343}, "distributed_backend nccl is set only with device cuda", nccl_needs_gpus},
   };
   return rules;
 }

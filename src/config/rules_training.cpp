@@ -14,16 +14,11 @@ void lengths_are_set(RuleContext& context) {
 }
 
 std::int64_t data_parallel_size(const RuleContext& context) {
-  const ParallelConfig& parallel = context.config.parallel;
-  const std::int64_t model_ranks =
-      parallel.tensor_model_parallel_size * parallel.context_parallel_size * parallel.pipeline_model_parallel_size;
-  return context.world_size / model_ranks;
+  return context.world_size / RuleContext::model_ranks(context.config.parallel);
 }
 
 void ranks_divide(RuleContext& context) {
-  const ParallelConfig& parallel = context.config.parallel;
-  const std::int64_t model_ranks =
-      parallel.tensor_model_parallel_size * parallel.context_parallel_size * parallel.pipeline_model_parallel_size;
+  const std::int64_t model_ranks = RuleContext::model_ranks(context.config.parallel);
   if (context.world_size % model_ranks == 0) return;
   context.report(ErrorCode::ConfigInconsistent,
                  {"parallel.tensor_model_parallel_size", "parallel.context_parallel_size", "parallel.pipeline_model_parallel_size"},

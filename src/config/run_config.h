@@ -21,6 +21,7 @@ enum class RecomputeMethod { None, Uniform, Block };
 enum class OptimizerKind { AdamW, Sgd };
 enum class LrDecayStyle { Constant, Linear, Cosine, Wsd };
 enum class LrWsdDecayStyle { Linear, Cosine, Exponential, MinusSqrt };
+enum class DistributedBackend { Auto, Nccl, Gloo };
 enum class TokenizerKind { Byte, None };
 enum class Packing { Windows, Documents };
 enum class SyntheticTask { None, Mqar };
@@ -91,6 +92,8 @@ struct ParallelConfig {
   bool sequence_parallel = false;
   std::int64_t context_parallel_size = 1;
   std::int64_t pipeline_model_parallel_size = 1;
+  DistributedBackend distributed_backend = DistributedBackend::Auto;
+  double distributed_timeout_minutes = 10;
   bool operator==(const ParallelConfig&) const = default;
 };
 

@@ -12,7 +12,8 @@
 namespace deltron {
 
 // Formatted violations of all rules, empty where the configuration is legal. Keys that could not be read (sources.unreadable) are
-// reported already, so rules that involve them keep silent. `world_size`: all ranks of the job.
+// reported already, so rules that involve them keep silent. `world_size`: all ranks of the job; 0: not known yet, taken to be one copy of
+// the model.
 std::vector<std::string> validate(const RunConfig& config, const ConfigSources& sources = {}, std::int64_t world_size = 1);
 // Only what concerns the network, for models that do not come from a configuration file.
 std::vector<std::string> validate_model(const TransformerConfig& model);

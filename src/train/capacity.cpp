@@ -60,14 +60,14 @@ void require_plannable(const RunConfig& config) {
                         "lower training.micro_batch_size or training.seq_length"});
 }
 
-void require_room(const RunConfig& config) {
+void require_room(const RunConfig& config, const JobRanks& ranks) {
   if (config.training.device != DeviceKind::Cpu || config.training.memory_limit_gib > 0) return;
   const MachineMemory machine = machine_memory();
   if (machine.total == 0) return;
   require_plannable(config);
-  const double least = least_bytes(config);
+  const double least = least_bytes(config) * (ranks.size() > 1 ? 0 : 1);  // how much of it a rank holds, the plan tells
   const bool hopeless = least > as_double(machine.total);  // no need to count it out
-  const double peak = hopeless ? least : as_double(make_plan(config).machine_peak());
+  const double peak = hopeless ? least : as_double(make_plan(config, ranks.size()).machine_peak()) * ranks.local_size;
   const std::string values = std::string(hopeless ? "at least " : "") + bytes_text(peak) + " by plan; this machine has " +
                              bytes_text(as_double(machine.total)) + ", " + bytes_text(as_double(machine.available)) + " of it free";
   if (peak > as_double(machine.total)) {

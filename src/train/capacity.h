@@ -4,6 +4,7 @@
 
 #include "src/base/memory_info.h"
 #include "src/config/run_config.h"
+#include "src/train/job_ranks.h"
 
 namespace deltron {
 
@@ -17,8 +18,8 @@ void require_plannable(const RunConfig& config);
 
 // Before a training is built on the CPU: plans it and throws OutOfMemory where the peak exceeds what the machine has in all; warns
 // where it exceeds what is free now. training.memory_limit_gib, where set, is met by the allocator instead.
-// `ranks` of the job are taken to share this machine's memory as far as it has processors for them: those that launch here.
-void require_room(const RunConfig& config, int ranks = 1);
+// `ranks`: of the job; those on this machine share its memory.
+void require_room(const RunConfig& config, const JobRanks& ranks = {});
 
 // training.memory_limit_gib in bytes, at least one where it is set; 0: none.
 std::int64_t memory_limit_bytes(const RunConfig& config);

@@ -15,9 +15,11 @@ struct JobRanks {
   std::shared_ptr<Communicator> control;         // the same ranks; host memory, whatever the device
   std::function<void(const std::string&)> note;  // what this rank is about to do ("step 12"), for whoever watches it; may be empty
   std::string launcher;                          // where rank and size come from ("torchrun")
+  int local_size = 1;                            // ranks on this machine, which share its memory and processors
+  int planned = 1;                               // without `world`, on meta: ranks of the job that is only counted
 
   int rank() const { return world ? world->rank() : 0; }
-  int size() const { return world ? world->size() : 1; }
+  int size() const { return world ? world->size() : planned; }
   bool leads() const { return rank() == 0; }     // writes what is written once a job
   void says(const std::string& what) const {
     if (note) note(what);

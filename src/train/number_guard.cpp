@@ -59,7 +59,7 @@ void write_batch(const std::string& path, std::int64_t step, const HostBatch& ba
 }
 
 [[noreturn]] void bad_injection(const std::string& text, const std::string& what) {
-  throw Error(ErrorCode::UsageError, ErrorText{what, "--inject-nan", text, "step=N,param=NAME[,micro_batch=M]", "write it so"});
+  throw Error(ErrorCode::UsageError, ErrorText{what, "--inject-nan", text, "step=N,param=NAME[,micro_batch=M][,rank=R]", "write it so"});
 }
 
 std::int64_t whole_number(const std::string& text, const std::string& value) {
@@ -80,6 +80,8 @@ NanInjection parse_nan_injection(const std::string& text) {
       injection.step = whole_number(text, value);
     } else if (key == "micro_batch") {
       injection.micro_batch = whole_number(text, value);
+    } else if (key == "rank") {
+      injection.rank = whole_number(text, value);
     } else if (key == "param") {
       injection.param = value;
     } else {
@@ -92,7 +94,7 @@ NanInjection parse_nan_injection(const std::string& text) {
 }
 
 MicroBatchHook NumberGuard::hook(Session& session, std::int64_t step) const {
-  if (injection_.step != step) return {};
+  if (injection_.step != step || injection_.rank != session.channel->rank()) return {};
   for (const LogicalTensor& logical : session.model->parameters().logical()) {
     if (logical.name != injection_.param) continue;
     const Tensor gradient = logical.slice(logical.parameter->main_gradient);
@@ -108,8 +110,9 @@ MicroBatchHook NumberGuard::hook(Session& session, std::int64_t step) const {
   throw Error(ErrorCode::UsageError, ErrorText{"no parameter '" + injection_.param + "'", "--inject-nan", "", "", "nearest: " + nearest_names(injection_.param, names)});
 }
 
-MicroBatchHook NumberGuard::begin_step(Session& session, std::int64_t step, const std::vector<HostBatch>& batches) {
-  ring_.push_back({step, batches});
+MicroBatchHook NumberGuard::begin_step(Session& session, std::int64_t step, const std::vector<HostBatch>& batches,
+                                      const std::optional<BatchCounts>& whole) {
+  ring_.push_back({step, batches, whole});
   if (ring_.size() > kRing) ring_.pop_front();
   return hook(session, step);
 }
@@ -121,57 +124,78 @@ const NumberGuard::Kept& NumberGuard::kept(std::int64_t step) const {
 }
 
 // The failed step and the one before it.
-std::string NumberGuard::dump(const std::string& run, std::int64_t step) const {
+std::string NumberGuard::dump(const Session& session, const std::string& run, std::int64_t step) const {
   if (run.empty()) return "";
+  const ParallelState& place = parallel_state(*session.ctx);
   const std::string folder = join_path(run, "nonfinite_step_" + std::to_string(step));
+  if (place.tp_rank() > 0 || place.cp_rank() > 0) return folder;  // they had the same batches as the first of them
   make_directories(folder);
+  const std::string prefix = place.dp() > 1 ? "data_rank_" + std::to_string(place.dp_rank()) + "_step_" : "step_";
   for (const Kept& kept : ring_) {
     if (kept.step > step || kept.step < step - 1) continue;
     for (std::size_t m = 0; m < kept.batches.size(); ++m) {
-      write_batch(join_path(folder, "step_" + std::to_string(kept.step) + "_micro_batch_" + std::to_string(m) + ".safetensors"), kept.step,
+      write_batch(join_path(folder, prefix + std::to_string(kept.step) + "_micro_batch_" + std::to_string(m) + ".safetensors"), kept.step,
                   kept.batches[m]);
     }
   }
   return folder;
 }
 
+NumberGuard::Finding NumberGuard::find(Session& session, const Kept& failed) const {
+  Finding finding;
+  std::vector<BadGradient> bad;
+  const auto run = [&](std::int64_t only) {
+    session.model->parameters().zero_main_gradients(*session.ctx);
+    const StepResult part = forward_backward(session, failed.batches, hook(session, failed.step), only, failed.whole);
+    if (finding.micro_batch >= 0) return;
+    const std::vector<BadGradient> found = bad_gradients(session);
+    if (only >= 0 && std::isfinite(part.loss) && found.empty()) return;
+    bad = found;
+    finding.micro_batch = only;
+    finding.loss_is_finite = std::isfinite(part.loss);
+  };
+  // Ranks of one model run every micro-batch together, so none of them ends early.
+  const bool alone = session.channel->size() == 1;
+  for (std::size_t m = 0; m < failed.batches.size() && !(alone && finding.micro_batch >= 0); ++m) run(static_cast<std::int64_t>(m));
+  if (!alone || finding.micro_batch < 0) run(-1);  // perhaps only their sum is not finite
+  if (!bad.empty()) {
+    // Backward meets the parameters declared last first: the last bad one is nearest to where it began.
+    finding.parameter = bad.back().name;
+    finding.values = std::to_string(bad.back().bad) + " of " + std::to_string(bad.back().count) + " values";
+    if (bad.size() > 1) finding.values += ", and values of " + std::to_string(bad.size() - 1) + " more parameters";
+    finding.values += "; ";
+  }
+  return finding;
+}
+
 Error NumberGuard::explain(Session& session, std::int64_t step, const StepResult& result, const std::string& run) {
   const Kept& failed = kept(step);
-  const std::string folder = dump(run, step);
-  // Backward meets the parameters declared last first: the last bad one is nearest to where it began.
-  std::vector<BadGradient> bad;
-  std::int64_t culprit = -1;
-  double loss = 0;
-  for (std::size_t m = 0; m < failed.batches.size() && culprit < 0; ++m) {
-    session.model->parameters().zero_main_gradients(*session.ctx);
-    const StepResult part = forward_backward(session, failed.batches, hook(session, step), static_cast<std::int64_t>(m));
-    bad = bad_gradients(session);
-    if (std::isfinite(part.loss) && bad.empty()) continue;
-    culprit = static_cast<std::int64_t>(m);
-    loss = part.loss;
-  }
-  if (culprit < 0) {  // only their sum is not finite
-    session.model->parameters().zero_main_gradients(*session.ctx);
-    forward_backward(session, failed.batches, hook(session, step));
-    bad = bad_gradients(session);
-  }
+  const std::string folder = dump(session, run, step);
+  const Finding mine = find(session, failed);
   ErrorText text;
-  const bool loss_is_finite = std::isfinite(result.loss) && std::isfinite(loss);
-  text.what = loss_is_finite ? "a gradient is not finite" : "the loss is not finite";
+  text.what = std::isfinite(result.loss) && mine.loss_is_finite ? "a gradient is not finite" : "the loss is not finite";
   text.where = "step " + std::to_string(step);
-  if (!bad.empty()) text.where += ", " + layer_text(bad.back().name) + bad.back().name;
-  if (!bad.empty()) {
-    text.values = std::to_string(bad.back().bad) + " of " + std::to_string(bad.back().count) + " values";
-    if (bad.size() > 1) text.values += ", and values of " + std::to_string(bad.size() - 1) + " more parameters";
-    text.values += "; ";
-  }
-  if (culprit >= 0) {
-    text.values += "micro-batch " + std::to_string(culprit) + " of " + std::to_string(failed.batches.size()) + ", " +
-                   sample_text(failed.batches[static_cast<std::size_t>(culprit)]);
+  if (session.channel->size() > 1) text.where += ", rank " + std::to_string(session.channel->rank());
+  if (!mine.parameter.empty()) text.where += ", " + layer_text(mine.parameter) + mine.parameter;
+  text.values = mine.values;
+  if (mine.micro_batch >= 0) {
+    text.values += "micro-batch " + std::to_string(mine.micro_batch) + " of " + std::to_string(failed.batches.size()) + ", " +
+                   sample_text(failed.batches[static_cast<std::size_t>(mine.micro_batch)]);
   } else {
     text.values += "every micro-batch alone is finite, their sum is not; samples " + std::to_string(failed.batches.front().sample_ids.front()) +
                    " to " + std::to_string(failed.batches.back().sample_ids.back());
   }
+  // The rank that found something in the earliest micro-batch speaks for all; one that found nothing only if all did.
+  const std::int64_t none = static_cast<std::int64_t>(failed.batches.size()) + (mine.parameter.empty() ? 1 : 0);
+  session.channel->begin_numbers({static_cast<double>(mine.micro_batch >= 0 ? mine.micro_batch : none)});
+  std::size_t speaker = 0;
+  const std::vector<std::vector<double>> found = session.channel->finish_numbers();
+  for (std::size_t rank = 0; rank < found.size(); ++rank) {
+    if (found[rank][0] < found[speaker][0]) speaker = rank;
+  }
+  text.what = session.channel->exchange(text.what)[speaker];
+  text.where = session.channel->exchange(text.where)[speaker];
+  text.values = session.channel->exchange(text.values)[speaker];
   text.rule = "an update needs finite numbers; weights, optimizer and data cursor stay as before this step";
   if (!folder.empty()) text.rule += "; the batches lie in " + folder;
   text.fix = "lower optimizer.lr or lengthen optimizer.lr_warmup_iters; look at these samples";

@@ -24,12 +24,14 @@ HostBatch planned_batch(const RunConfig& config) {
   return batch;
 }
 
-Plan make_plan(const RunConfig& config) {
+Plan make_plan(const RunConfig& config, int ranks) {
   require_plannable(config);
   Plan plan;
   plan.config = config;
   plan.machine = machine_memory();
-  Session session = make_session(config, true, DeviceKind::Meta);
+  JobRanks job;
+  job.planned = std::max(ranks, static_cast<int>(config.parallel.tensor_model_parallel_size * config.parallel.context_parallel_size));
+  Session session = make_session(config, true, DeviceKind::Meta, job);
   plan.attention = attention_report(*session.ctx, config);
   for (const LogicalTensor& logical : session.model->parameters().logical()) {
     plan.parameters.push_back({logical.name, logical.shape, shape_count(logical.shape)});

@@ -38,7 +38,7 @@ struct Plan {
 
 // Polls for stop requests; refuses sizes beyond any machine (capacity.h).
 // Documents of a planned micro-batch fill the sequence length (no shorter ones: the case that needs most).
-Plan make_plan(const RunConfig& config);
+Plan make_plan(const RunConfig& config, int ranks = 1);
 std::string to_text(const Plan& plan);
 std::string to_json(const Plan& plan);
 

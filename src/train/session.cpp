@@ -61,6 +61,9 @@ Session make_session(const RunConfig& config, bool trainable, DeviceKind device,
   // A plan counts past the limit, so that it can tell by how much.
   if (device != DeviceKind::Meta) options.memory_capacity = memory_limit_bytes(config);
   session.ctx = std::make_unique<Context>(options);
+  if (device == DeviceKind::Meta && ranks.planned > 1) {
+    set_meta_parallel_state(*session.ctx, rank_grid(config, ranks.planned), config.parallel.sequence_parallel);
+  }
   if (ranks.world) set_parallel_state(*session.ctx, ranks.world, rank_grid(config, ranks.size()), config.parallel.sequence_parallel);
   attention_report(*session.ctx, config);  // asks for what can be had, or says why not
   const auto seed = static_cast<std::uint64_t>(config.training.seed);

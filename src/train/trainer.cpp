@@ -76,7 +76,7 @@ class Loop {
     if (!run_.empty() && leads) lock_.emplace(run_);
     std::optional<CheckpointSummary> resumed = agreed_checkpoint(continues);
     poll_stop("start-up");
-    if (leads) require_room(config_, options_.ranks.size());
+    if (leads) require_room(config_, options_.ranks);
     Phase model_phase("model");
     session_ = make_session(config_, true, config_.training.device, options_.ranks);
     model_phase.done(thousands(session_.model->parameters().count()) + " parameters, " + std::to_string(session_.ctx->pool().threads()) +
@@ -334,7 +334,7 @@ class Loop {
       }
       LaunchedStep launched = [&] {
         const ProfileRange range(*session_.ctx, RangeKind::Step, ("step " + std::to_string(step)).c_str());
-        return launch_step(session_, batches, lr, guard_.begin_step(session_, step, batches), agreed.counts);
+        return launch_step(session_, batches, lr, guard_.begin_step(session_, step, batches, agreed.counts), agreed.counts);
       }();
       const bool last = step == total;
       if (options_.ranks.size() > 1 && !last) prepare(step + 1);  // what it needs to know travels while this step runs

@@ -156,6 +156,7 @@ std::vector<RuleRow> parallel_rows() {
        "training.seq_length", "(63 and 2)"},
       {"mlp_channels_divide", gdn({{tensor, "2"}, {"model.ffn_hidden_size", "127"}}), kInconsistent, "model.ffn_hidden_size",
        "(127 and 2)"},
+      {"nccl_needs_gpus", gdn({{"parallel.distributed_backend", "nccl"}}), kInconsistent, "parallel.distributed_backend", "device: cuda"},
   };
 }
 

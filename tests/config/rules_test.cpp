@@ -141,9 +141,7 @@ std::vector<Row> rows() {
     all.push_back({"softmax_keys_need_a_softmax_layer", gdn({{name, edit.second}}), no_effect, name, "every layer is linear"});
   }
   const std::vector<Edit> run_features = {
-      {"parallel.tensor_model_parallel_size", "2"},
-      {"parallel.sequence_parallel", "true"}, {"parallel.context_parallel_size", "2"}, {"parallel.pipeline_model_parallel_size", "2"},
-      {"optimizer.use_distributed_optimizer", "true"}};
+      {"parallel.pipeline_model_parallel_size", "2"}};
   for (const Edit& edit : run_features) {
     all.push_back({"features_exist", gdn({edit}), not_yet, edit.first, "is not available in this version"});
   }

@@ -33,7 +33,7 @@ std::map<std::string, std::string> data_content(const RunConfig& config);
 // Allocates and initialises. `device` Meta: nothing is allocated, everything is counted.
 Session make_session(const RunConfig& config, bool trainable, DeviceKind device);
 
-// A micro-batch on the device.
+// A micro-batch on the device: of several context-parallel ranks, this one's rows of it.
 struct DeviceBatch {
   Tensor ids;     // I32 [T]
   Tensor labels;  // I32 [T]

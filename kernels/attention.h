@@ -1,6 +1,7 @@
 // Causal softmax attention over packed documents with grouped queries, in blocks with a running maximum
 // (FlashAttention, Dao et al. 2022): the score matrix is never kept. Head h of q reads head h/(Hq/Hkv) of k and v.
-// Dropout: the decision for (query token, head, key token j of the same document) is word j%4 of block head*2^20 + j/4 of the query's row.
+// Dropout: the decision for (query token, head, key token j of the same document) is word j%4 of block (first_head + head)*2^20 + j/4 of the
+// query's row.
 #pragma once
 
 #include "kernels/elementwise.h"

@@ -56,6 +56,7 @@ struct TokenRng {
   const std::int64_t* token_sample = nullptr;   // [rows]
   const std::int32_t* token_offset = nullptr;   // [rows]
   double drop_probability = 0;
+  std::int64_t first_head = 0;  // attention: the number, among all heads of the layer, of the first head that is here
 };
 
 // y = residual + x * mask/(1-p); p = 0 is a plain sum. [rows, cols] contiguous. Column c uses word c%4 of block c/4.

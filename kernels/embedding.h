@@ -1,4 +1,5 @@
-// Token embedding: gather, and a deterministic scatter-add of its gradient (tokens in ascending order per row).
+// Token embedding: gather, and a deterministic scatter-add of its gradient (tokens in ascending order per row). Of a table that is cut over
+// ranks each has rows [first, first + vocab) of `whole`; ids of other ranks give zeros, and their gradients go nowhere.
 #pragma once
 
 #include "kernels/views.h"
@@ -7,7 +8,8 @@ namespace deltron::kernels {
 
 struct EmbeddingForwardArgs {
   std::int64_t tokens = 0, vocab = 0, hidden = 0;
-  const std::int32_t* ids = nullptr;  // [tokens], each in [0, vocab): checked when data is opened
+  std::int64_t first = 0, whole = 0;  // whole 0: the table is all
+  const std::int32_t* ids = nullptr;  // [tokens], each in [0, vocab), or [0, whole): checked when data is opened
   const void* table = nullptr;        // [vocab, hidden]
   DType table_dtype = DType::F32;
   void* y = nullptr;  // [tokens, hidden]
@@ -16,6 +18,7 @@ struct EmbeddingForwardArgs {
 
 struct EmbeddingBackwardArgs {
   std::int64_t tokens = 0, vocab = 0, hidden = 0;
+  std::int64_t first = 0, whole = 0;
   const std::int32_t* ids = nullptr;
   const void* dy = nullptr;  // [tokens, hidden]
   DType dtype = DType::F32;

@@ -179,7 +179,7 @@ void dropout_tile(const TokenRng& rng, std::int64_t head, std::int64_t first_tok
       sample_high[i] = static_cast<std::uint32_t>(sample >> 32);
     }
     for (std::int64_t j = 0; j < keys; j += 4) {
-      const std::uint32_t block = (static_cast<std::uint32_t>(head) << 20) + static_cast<std::uint32_t>((first_key + j) / 4);
+      const std::uint32_t block = (static_cast<std::uint32_t>(rng.first_head + head) << 20) + static_cast<std::uint32_t>((first_key + j) / 4);
       std::uint32_t words[4][kLanes];
       for (int i = 0; i < kLanes; ++i) {
         const std::uint64_t sample = (static_cast<std::uint64_t>(sample_high[i]) << 32) | sample_low[i];

@@ -1,6 +1,7 @@
 // Softmax cross entropy on the CPU: two passes over each row of logits forward, one backward. Masked rows read no logits.
 #include "kernels/cross_entropy.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "kernels/cpu/partition.h"
@@ -55,16 +56,20 @@ void loss_rows(const CrossEntropyForwardArgs& args, std::int64_t begin, std::int
   using C = Compute<S>;
   C* loss = static_cast<C*>(args.loss);
   C* log_sum_exp = static_cast<C*>(args.log_sum_exp);
+  C* label_logit = static_cast<C*>(args.label_logit);
+  const std::int64_t all = args.whole > 0 ? args.whole : args.vocab;
   for (std::int64_t row = begin; row < end; ++row) {
     const std::int32_t label = args.labels[row];
-    C value = 0, lse = 0;
+    C at_label = 0, lse = 0;
     if (label != kIgnoreLabel) {
-      DELTRON_CHECK(label >= 0 && label < args.vocab, "label ", label, " of row ", row, " against a vocabulary of ", args.vocab);
+      DELTRON_CHECK(label >= 0 && label < all, "label ", label, " of row ", row, " against a vocabulary of ", all);
       const S* x = static_cast<const S*>(args.logits.data) + row * args.logits.row_stride;
       lse = log_sum_exp_row(x, args.vocab);
-      value = lse - widen(x[label]);
+      const std::int64_t here = label - args.first;
+      if (here >= 0 && here < args.vocab) at_label = widen(x[here]);
     }
-    if (loss) loss[row] = value;
+    if (loss) loss[row] = lse - at_label;
+    if (label_logit) label_logit[row] = at_label;
     if (log_sum_exp) log_sum_exp[row] = lse;
   }
 }
@@ -83,13 +88,38 @@ void gradient_rows(const CrossEntropyBackwardArgs& args, std::int64_t begin, std
     const S* x = static_cast<const S*>(args.logits.data) + row * args.logits.row_stride;
     const C scale = static_cast<const C*>(args.dloss)[row];
     const C lse = static_cast<const C*>(args.log_sum_exp)[row];
-    const C at_label = widen(x[label]);  // before dlogits, which may alias logits
+    const std::int64_t here = label - args.first;
+    const bool is_here = here >= 0 && here < args.vocab;
+    const C at_label = is_here ? widen(x[here]) : C{0};  // before dlogits, which may alias logits
     const auto shift = hn::Set(d, lse), factor = hn::Set(d, scale);
     for_lanes(d, args.vocab, [&](std::int64_t i, auto part) HWY_ATTR {
       store(hn::Mul(exp(d, hn::Sub(load(d, x + i, part), shift)), factor), d, dx + i, part);
     });
+    if (!is_here) continue;
     const auto probability = exp(d, hn::Set(d, at_label - lse));
-    dx[label] = narrow<S>((hn::GetLane(probability) - C{1}) * scale);
+    dx[here] = narrow<S>((hn::GetLane(probability) - C{1}) * scale);
+  }
+}
+
+template <class C>
+void join_rows(const CrossEntropyJoinArgs& args, std::int64_t begin, std::int64_t end) {
+  const Tag<C> d;
+  const auto part = [&](std::int64_t rank, std::int64_t which, std::int64_t row) {
+    return static_cast<const C*>(args.parts)[(2 * rank + which) * args.rows + row];
+  };
+  for (std::int64_t row = begin; row < end; ++row) {
+    C lse = 0, at_label = 0;
+    if (args.labels[row] != kIgnoreLabel) {
+      C top = part(0, 0, row), sum = 0;
+      for (std::int64_t rank = 1; rank < args.ranks; ++rank) top = std::max(top, part(rank, 0, row));
+      for (std::int64_t rank = 0; rank < args.ranks; ++rank) {
+        sum += hn::GetLane(exp(d, hn::Set(d, part(rank, 0, row) - top)));
+        at_label += part(rank, 1, row);
+      }
+      lse = top + hn::GetLane(log(d, hn::Set(d, sum)));
+    }
+    static_cast<C*>(args.loss)[row] = lse - at_label;
+    static_cast<C*>(args.log_sum_exp)[row] = lse;
   }
 }
 
@@ -107,6 +137,13 @@ void gradient_all(const CrossEntropyBackwardArgs& args, const StreamHandle& stre
   });
 }
 
+void join_all(const CrossEntropyJoinArgs& args, const StreamHandle& stream) {
+  constexpr std::int64_t kRows = 1024;
+  parallel_for(*stream.pool, args.rows, kRows, [&](std::int64_t begin, std::int64_t end) {
+    args.dtype == DType::F64 ? join_rows<double>(args, begin, end) : join_rows<float>(args, begin, end);
+  });
+}
+
 }  // namespace
 }  // namespace deltron::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -116,6 +153,7 @@ namespace deltron::kernels::cpu {
 
 HWY_EXPORT(loss_all);
 HWY_EXPORT(gradient_all);
+HWY_EXPORT(join_all);
 
 void cross_entropy_forward(const CrossEntropyForwardArgs& args, const StreamHandle& stream) {
   HWY_DYNAMIC_DISPATCH(loss_all)(args, stream);
@@ -123,6 +161,7 @@ void cross_entropy_forward(const CrossEntropyForwardArgs& args, const StreamHand
 void cross_entropy_backward(const CrossEntropyBackwardArgs& args, const StreamHandle& stream) {
   HWY_DYNAMIC_DISPATCH(gradient_all)(args, stream);
 }
+void cross_entropy_join(const CrossEntropyJoinArgs& args, const StreamHandle& stream) { HWY_DYNAMIC_DISPATCH(join_all)(args, stream); }
 
 }  // namespace deltron::kernels::cpu
 #endif

@@ -21,10 +21,14 @@ template <class T, class S>
 void gather_rows(const EmbeddingForwardArgs& args, std::int64_t begin, std::int64_t end) {
   const Tag<Compute<S>> d;
   for (std::int64_t token = begin; token < end; ++token) {
-    const std::int32_t id = args.ids[token];
-    DELTRON_CHECK(id >= 0 && id < args.vocab, "token id ", id, " at ", token, " against a vocabulary of ", args.vocab);
-    const T* x = static_cast<const T*>(args.table) + id * args.hidden;
+    const std::int64_t all = args.whole > 0 ? args.whole : args.vocab, id = args.ids[token];
+    DELTRON_CHECK(id >= 0 && id < all, "token id ", id, " at ", token, " against a vocabulary of ", all);
     S* y = static_cast<S*>(args.y) + token * args.hidden;
+    if (id < args.first || id >= args.first + args.vocab) {
+      for_lanes(d, args.hidden, [&](std::int64_t i, auto part) HWY_ATTR { store(hn::Zero(d), d, y + i, part); });
+      continue;
+    }
+    const T* x = static_cast<const T*>(args.table) + (id - args.first) * args.hidden;
     for_lanes(d, args.hidden, [&](std::int64_t i, auto part) HWY_ATTR { store(load(d, x + i, part), d, y + i, part); });
   }
 }
@@ -34,8 +38,10 @@ void scatter_columns(const EmbeddingBackwardArgs& args, std::int64_t begin, std:
   using C = Compute<S>;
   const Tag<C> d;
   for (std::int64_t token = 0; token < args.tokens; ++token) {
+    const std::int64_t here = args.ids[token] - args.first;
+    if (here < 0 || here >= args.vocab) continue;
     const S* dy = static_cast<const S*>(args.dy) + token * args.hidden + begin;
-    C* row = static_cast<C*>(args.dtable) + args.ids[token] * args.hidden + begin;
+    C* row = static_cast<C*>(args.dtable) + here * args.hidden + begin;
     for_lanes(d, end - begin, [&](std::int64_t i, auto part) HWY_ATTR {
       store(hn::Add(load(d, row + i, part), load(d, dy + i, part)), d, row + i, part);
     });

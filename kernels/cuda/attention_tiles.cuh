@@ -98,7 +98,7 @@ __device__ __forceinline__ C keep_factor(const TokenRng& rng, std::uint32_t thre
                                          std::int64_t head, std::int64_t key) {
   const Philox4 words =
       rng_words(rng.key, static_cast<std::uint64_t>(rng.token_sample[query]), static_cast<std::uint32_t>(rng.token_offset[query]),
-                static_cast<std::uint32_t>(head * (std::int64_t{1} << 20) + key / 4));
+                static_cast<std::uint32_t>((rng.first_head + head) * (std::int64_t{1} << 20) + key / 4));
   const std::int64_t which = key % 4;
   const std::uint32_t word = which == 0 ? words.word[0] : which == 1 ? words.word[1] : which == 2 ? words.word[2] : words.word[3];
   return word < threshold ? C(0) : factor;

@@ -46,7 +46,7 @@ __global__ void forward_kernel(CrossEntropyForwardArgs a) {
   __shared__ C shared[kThreads / 32];
   const std::int64_t row = blockIdx.x;
   const std::int32_t label = a.labels[row];
-  C loss = 0, lse = 0;
+  C loss = 0, lse = 0, at_label = 0;
   if (label != kIgnoreLabel) {  // the same for all threads of the block
     const S* x = static_cast<const S*>(a.logits.data) + row * a.logits.row_stride;
     C top = -INFINITY;
@@ -55,11 +55,35 @@ __global__ void forward_kernel(CrossEntropyForwardArgs a) {
     C sum = 0;
     for_row<N>(x, a.vocab, [&](C value, std::int64_t) { sum += exponential(value - top); });
     lse = top + logarithm(group_sum<kThreads>(sum, shared));
-    loss = label >= 0 && label < a.vocab ? lse - static_cast<C>(widen(x[label])) : static_cast<C>(NAN);
+    const std::int64_t here = label - a.first;
+    if (here >= 0 && here < a.vocab) at_label = static_cast<C>(widen(x[here]));
+    if (label < 0 || label >= (a.whole > 0 ? a.whole : a.vocab)) at_label = static_cast<C>(NAN);
+    loss = lse - at_label;
   }
   if (threadIdx.x != 0) return;
   if (a.loss != nullptr) static_cast<C*>(a.loss)[row] = loss;
   if (a.log_sum_exp != nullptr) static_cast<C*>(a.log_sum_exp)[row] = lse;
+  if (a.label_logit != nullptr) static_cast<C*>(a.label_logit)[row] = at_label;
+}
+
+// A thread a row; the ranks' parts in their order.
+template <class C>
+__global__ void join_kernel(CrossEntropyJoinArgs a) {
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (row >= a.rows) return;
+  const auto part = [&](std::int64_t rank, std::int64_t which) { return static_cast<const C*>(a.parts)[(2 * rank + which) * a.rows + row]; };
+  C lse = 0, at_label = 0;
+  if (a.labels[row] != kIgnoreLabel) {
+    C top = part(0, 0), sum = 0;
+    for (std::int64_t rank = 1; rank < a.ranks; ++rank) top = part(rank, 0) > top ? part(rank, 0) : top;
+    for (std::int64_t rank = 0; rank < a.ranks; ++rank) {
+      sum += exponential(part(rank, 0) - top);
+      at_label += part(rank, 1);
+    }
+    lse = top + logarithm(sum);
+  }
+  static_cast<C*>(a.loss)[row] = lse - at_label;
+  static_cast<C*>(a.log_sum_exp)[row] = lse;
 }
 
 template <class S, int N>
@@ -72,9 +96,10 @@ __global__ void backward_kernel(CrossEntropyBackwardArgs a) {
   const S* x = static_cast<const S*>(a.logits.data) + row * a.logits.row_stride;
   const C scale = masked ? C(0) : static_cast<const C*>(a.dloss)[row];
   const C lse = masked ? C(0) : static_cast<const C*>(a.log_sum_exp)[row];
+  const std::int64_t here = label - a.first;
   const auto slope = [&](C value, std::int64_t i) {
     const C probability = exponential(value - lse);
-    return (i == label ? probability - C(1) : probability) * scale;
+    return (i == here ? probability - C(1) : probability) * scale;
   };
   std::int64_t i = static_cast<std::int64_t>(threadIdx.x) * N;
   for (; i + N <= a.vocab; i += kThreads * N) {
@@ -103,6 +128,14 @@ void cross_entropy_forward(const CrossEntropyForwardArgs& args, const StreamHand
     forward_kernel<S, 1><<<rows, kThreads, 0, native(stream)>>>(args);
   });
   check_launch("cross_entropy_forward");
+}
+
+void cross_entropy_join(const CrossEntropyJoinArgs& args, const StreamHandle& stream) {
+  if (args.rows <= 0) return;
+  const auto blocks = static_cast<unsigned>(ceil_div(args.rows, std::int64_t{kThreads}));
+  if (args.dtype == DType::F64) join_kernel<double><<<blocks, kThreads, 0, native(stream)>>>(args);
+  if (args.dtype == DType::F32) join_kernel<float><<<blocks, kThreads, 0, native(stream)>>>(args);
+  check_launch("cross_entropy_join");
 }
 
 void cross_entropy_backward(const CrossEntropyBackwardArgs& args, const StreamHandle& stream) {

@@ -10,16 +10,16 @@ namespace {
 constexpr int kDigits = 256;          // values of a digit of 8 bits
 constexpr std::int64_t kTile = 1024;  // tokens a warp sorts
 
-// A token id beyond the table gives a row of NaN, which ends the run at the non-finite check.
+// A token id beyond the whole table gives a row of NaN, which ends the run at the non-finite check.
 template <class S, int N>
 __global__ void gather_kernel(EmbeddingForwardArgs a) {
   using C = Compute<S>;
   const std::int64_t token = blockIdx.x;
-  const std::int32_t id = a.ids[token];
-  const bool known = id >= 0 && id < a.vocab;
+  const std::int64_t id = a.ids[token], row = id - a.first;
+  const bool here = row >= 0 && row < a.vocab, known = id >= 0 && id < (a.whole > 0 ? a.whole : a.vocab);
   for (std::int64_t i = static_cast<std::int64_t>(threadIdx.x) * N; i < a.hidden; i += static_cast<std::int64_t>(blockDim.x) * N) {
-    C value[N];
-    if (known) load_parameter(a.table, a.table_dtype, id * a.hidden + i, value);
+    C value[N] = {};
+    if (here && known) load_parameter(a.table, a.table_dtype, row * a.hidden + i, value);
 #pragma unroll
     for (int j = 0; j < N; ++j) value[j] = known ? value[j] : static_cast<C>(NAN);
     store(value, static_cast<S*>(a.y) + token * a.hidden + i);
@@ -104,10 +104,11 @@ __global__ void add_rows_kernel(EmbeddingBackwardArgs a, const std::int32_t* ids
   using C = Compute<S>;
   const std::int64_t first = blockIdx.x;
   const std::int32_t id = ids[first];
-  if ((first > 0 && ids[first - 1] == id) || id < 0 || id >= a.vocab) return;
+  const std::int64_t here = id - a.first;
+  if ((first > 0 && ids[first - 1] == id) || here < 0 || here >= a.vocab) return;
   const std::int64_t col = (static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * N;
   if (col >= a.hidden) return;
-  C* row = static_cast<C*>(a.dtable) + id * a.hidden + col;
+  C* row = static_cast<C*>(a.dtable) + here * a.hidden + col;
   C sum[N], value[N];
   load(row, sum);
   for (std::int64_t i = first; i < a.tokens && ids[i] == id; ++i) {
@@ -160,7 +161,8 @@ void embedding_backward(const EmbeddingBackwardArgs& args, const StreamHandle& s
   Keys keys{args.ids, nullptr};
   int side = 0;
   const auto tiles = static_cast<unsigned>(space.tiles);
-  for (int shift = 0; shift < 32 && (shift == 0 || args.vocab > (std::int64_t{1} << shift)); shift += 8) {
+  const std::int64_t all = args.whole > 0 ? args.whole : args.vocab;
+  for (int shift = 0; shift < 32 && (shift == 0 || all > (std::int64_t{1} << shift)); shift += 8) {
     count_kernel<<<tiles, 32, 0, native(stream)>>>(keys, args.tokens, shift, counts);
     scan_kernel<<<1, 1024, 0, native(stream)>>>(counts, space.counts);
     place_kernel<<<tiles, 32, 0, native(stream)>>>(keys, args.tokens, shift, counts, buffers[side][0], buffers[side][1]);

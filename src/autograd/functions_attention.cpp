@@ -101,6 +101,7 @@ class AttentionNode : public Node {
     args.dk = mutable_head_view(dk);
     args.dv = mutable_head_view(dv);
     args.rng = layout->token_rng(options.site, options.drop_probability);
+    args.rng.first_head = options.first_head;
     launch_attention(ctx, fused, args);
     call.set_gradient(0, dq);
     call.set_gradient(1, dk);
@@ -178,6 +179,7 @@ Tensor attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v
   args.o = mutable_head_view(out.split_last(args.query_heads));
   args.log_sum_exp = record ? lse.data() : nullptr;
   args.rng = layout->token_rng(options.site, options.drop_probability);
+  args.rng.first_head = options.first_head;
   // The question is that of the training whatever is recorded now, so that a replay gets the kernels of the first pass.
   const bool fused = choose_attention(ctx, options.backend,
                                       {args.dtype, args.query_heads, args.kv_heads, args.dim, options.drop_probability, layout->longest()})

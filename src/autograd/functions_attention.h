@@ -22,6 +22,7 @@ Tensor prepare_heads(Context& ctx, const Tensor& x, const Tensor& weight, const 
 struct AttentionOptions {
   double scale = 0;  // 0: 1/sqrt(D)
   double drop_probability = 0;
+  std::int64_t first_head = 0;  // of q, among the heads of the layer: dropout decisions go by it
   RngSite site;
   AttentionBackend backend = AttentionBackend::Auto;
 };

@@ -91,6 +91,7 @@ class EmbeddingNode : public Node {
   SavedTensor ids;
   Shape table_shape;
   DType table_dtype = DType::F32;
+  std::int64_t first = 0, whole = 0;
   void backward(Context& ctx, BackwardCall& call) override {
     const Tensor dy = call.output_gradient(0), tokens = ids.get();
     ParameterGradient dtable(ctx, call, 0, table_shape, compute_dtype(dy.dtype()), table_dtype);
@@ -98,6 +99,8 @@ class EmbeddingNode : public Node {
     args.tokens = tokens.size(0);
     args.vocab = table_shape[0];
     args.hidden = table_shape[1];
+    args.first = first;
+    args.whole = whole;
     args.ids = tokens.data_as<const std::int32_t>();
     args.dy = dy.data();
     args.dtype = dy.dtype();
@@ -113,6 +116,7 @@ class CrossEntropyNode : public Node {
   using Node::Node;
   SavedTensor logits, labels, log_sum_exp;
   double scale = 1;
+  std::int64_t first = 0, whole = 0;
   void backward(Context& ctx, BackwardCall& call) override {
     const Tensor x = logits.get(), y = labels.get(), lse = log_sum_exp.get();
     Tensor row_gradient = Tensor::empty(ctx, {x.size(0)}, compute_dtype(x.dtype()), "loss gradient");
@@ -127,6 +131,8 @@ class CrossEntropyNode : public Node {
     args.dtype = x.dtype();
     args.logits = matrix_view(x);
     args.labels = y.data_as<const std::int32_t>();
+    args.first = first;
+    args.whole = whole;
     args.log_sum_exp = lse.data();
     args.dloss = row_gradient.data();
     args.dlogits = mutable_matrix_view(x);
@@ -141,7 +147,7 @@ class CrossEntropyNode : public Node {
   }
 };
 
-Tensor row_losses(Context& ctx, const Tensor& logits, const Tensor& labels, const Tensor& log_sum_exp) {
+Tensor row_losses(Context& ctx, const Tensor& logits, const Tensor& labels, const Tensor& log_sum_exp, const VocabularyPart& part) {
   DELTRON_CHECK(logits.rank() == 2 && labels.rank() == 1 && labels.size(0) == logits.size(0) && labels.dtype() == DType::I32, "logits ",
                 shape_text(logits.shape()), ", labels ", shape_text(labels.shape()));
   Tensor losses = Tensor::empty(ctx, {logits.size(0)}, compute_dtype(logits.dtype()), "token losses");
@@ -151,9 +157,29 @@ Tensor row_losses(Context& ctx, const Tensor& logits, const Tensor& labels, cons
   args.dtype = logits.dtype();
   args.logits = matrix_view(logits);
   args.labels = labels.data_as<const std::int32_t>();
-  args.loss = losses.data();
-  args.log_sum_exp = log_sum_exp.data();
+  if (part.whole == 0) {
+    args.loss = losses.data();
+    args.log_sum_exp = log_sum_exp.data();
+    DELTRON_LAUNCH(ctx, cross_entropy_forward, args);
+    return losses;
+  }
+  const std::int64_t rows = logits.size(0);
+  const Tensor mine = Tensor::empty(ctx, {2 * rows}, losses.dtype(), "token losses");
+  args.first = part.first;
+  args.whole = part.whole;
+  args.log_sum_exp = mine.slice(0, 0, rows).data();
+  args.label_logit = mine.slice(0, rows, rows).data();
   DELTRON_LAUNCH(ctx, cross_entropy_forward, args);
+  const Tensor all = part.gather(ctx, mine, "cross_entropy");
+  kernels::CrossEntropyJoinArgs join;
+  join.rows = rows;
+  join.ranks = part.parts;
+  join.dtype = losses.dtype();
+  join.labels = args.labels;
+  join.parts = all.data();
+  join.loss = losses.data();
+  join.log_sum_exp = log_sum_exp.data();
+  DELTRON_LAUNCH(ctx, cross_entropy_join, join);
   return losses;
 }
 
@@ -223,7 +249,7 @@ Tensor sigmoid_gate(Context& ctx, const Tensor& x, const Tensor& gate, const cha
   return recorder.output(y);
 }
 
-Tensor embedding(Context& ctx, const Tensor& ids, const Tensor& table, DType dtype, const char* name) {
+Tensor embedding(Context& ctx, const Tensor& ids, const Tensor& table, DType dtype, const char* name, const VocabularyPart& part) {
   DELTRON_CHECK(ids.rank() == 1 && ids.dtype() == DType::I32 && table.rank() == 2 && table.is_contiguous(), name, ": ids ",
                 shape_text(ids.shape()), ", table ", shape_text(table.shape()));
   Tensor y = Tensor::empty(ctx, {ids.size(0), table.size(1)}, dtype, name);
@@ -231,6 +257,8 @@ Tensor embedding(Context& ctx, const Tensor& ids, const Tensor& table, DType dty
   args.tokens = ids.size(0);
   args.vocab = table.size(0);
   args.hidden = table.size(1);
+  args.first = part.first;
+  args.whole = part.whole;
   args.ids = ids.data_as<const std::int32_t>();
   args.table = table.data();
   args.table_dtype = table.dtype();
@@ -241,15 +269,17 @@ Tensor embedding(Context& ctx, const Tensor& ids, const Tensor& table, DType dty
   auto node = std::make_shared<EmbeddingNode>(name);
   node->table_shape = table.shape();
   node->table_dtype = table.dtype();
+  node->first = part.first;
+  node->whole = part.whole;
   GraphRecorder recorder(ctx, node);
   recorder.input(table, "table");
   node->ids = SavedTensor(ctx, ids, std::string(name) + ".ids");
   return recorder.output(y);
 }
 
-Tensor cross_entropy(Context& ctx, const Tensor& logits, const Tensor& labels, double scale) {
+Tensor cross_entropy(Context& ctx, const Tensor& logits, const Tensor& labels, double scale, const VocabularyPart& part) {
   const Tensor log_sum_exp = Tensor::empty(ctx, {logits.size(0)}, compute_dtype(logits.dtype()), "log_sum_exp");
-  const Tensor losses = row_losses(ctx, logits, labels, log_sum_exp);
+  const Tensor losses = row_losses(ctx, logits, labels, log_sum_exp, part);
   Tensor total = Tensor::empty(ctx, {1}, DType::F64, "loss");
   kernels::SumArgs sum_args{losses.count(), losses.data(), losses.dtype(), total.data_as<double>()};
   DELTRON_LAUNCH(ctx, sum, sum_args);
@@ -258,6 +288,8 @@ Tensor cross_entropy(Context& ctx, const Tensor& logits, const Tensor& labels, d
   if (!GraphRecorder::wanted(ctx, {logits})) return total;
   auto node = std::make_shared<CrossEntropyNode>("cross_entropy");
   node->scale = scale;
+  node->first = part.first;
+  node->whole = part.whole;
   GraphRecorder recorder(ctx, node);
   recorder.input(logits, "logits");
   node->logits = SavedTensor(ctx, logits, "logits");
@@ -266,9 +298,9 @@ Tensor cross_entropy(Context& ctx, const Tensor& logits, const Tensor& labels, d
   return recorder.output(total);
 }
 
-Tensor token_losses(Context& ctx, const Tensor& logits, const Tensor& labels) {
+Tensor token_losses(Context& ctx, const Tensor& logits, const Tensor& labels, const VocabularyPart& part) {
   const Tensor log_sum_exp = Tensor::empty(ctx, {logits.size(0)}, compute_dtype(logits.dtype()), "log_sum_exp");
-  return row_losses(ctx, logits, labels, log_sum_exp);
+  return row_losses(ctx, logits, labels, log_sum_exp, part);
 }
 
 }  // namespace deltron

@@ -30,18 +30,31 @@ void check_product(const Tensor& x, const Tensor& weight, std::int64_t width, co
                 shape_text(weight.shape()));
 }
 
+// An exchange with the name of its product; without one, both directions hand on what they get.
+struct Exchange {
+  RowExchangePtr functions;
+  const char* what = "";
+  explicit operator bool() const { return functions != nullptr; }
+  Tensor gather(Context& ctx, const Tensor& rows) const { return functions ? functions->gather(ctx, rows, what) : rows; }
+  Tensor reduce(Context& ctx, const Tensor& part) const { return functions ? functions->reduce(ctx, part, what) : part; }
+};
+
 class LinearNode : public Node {
  public:
   using Node::Node;
   SavedTensor x, weight;
+  Exchange exchange;
+  WeightCut cut = WeightCut::Columns;
   void backward(Context& ctx, BackwardCall& call) override {
-    const Tensor dy = call.output_gradient(0), w = weight.get();
+    const bool rows = cut == WeightCut::Rows;
+    const Tensor dy = rows ? call.output_gradient(0) : exchange.gather(ctx, call.output_gradient(0)), w = weight.get();
     if (call.wanted(0)) {
-      Tensor dx = call.destination(0, {dy.size(0), w.size(1)}, dy.dtype());
+      Tensor dx = rows && exchange ? Tensor::empty(ctx, {dy.size(0), w.size(1)}, dy.dtype(), "gradient")
+                                   : call.destination(0, {dy.size(0), w.size(1)}, dy.dtype());
       matmul(ctx, dy, w, dx);
-      call.set_gradient(0, dx);
+      call.set_gradient(0, rows ? exchange.reduce(ctx, dx) : dx);
     }
-    if (call.wanted(1)) weight_gradient(ctx, call, 1, w, dy, x.get());
+    if (call.wanted(1)) weight_gradient(ctx, call, 1, w, dy, rows ? exchange.gather(ctx, x.get()) : x.get());
   }
   void release() override {
     x.release();
@@ -55,13 +68,15 @@ class NormLinearNode : public Node {
   SavedTensor x, rstd, norm_weight;
   std::vector<SavedTensor> weights;
   NormOptions norm;
+  Exchange exchange;
 
   // Inputs: x, norm weight, then the projections' weights.
   void backward(Context& ctx, BackwardCall& call) override {
     const Tensor input = x.get(), statistics = rstd.get(), gamma = norm_weight.get();
-    Tensor dnormed = call.wanted(0) || call.wanted(1) ? Tensor::empty(ctx, input.shape(), input.dtype(), "gradient") : Tensor();
+    Tensor dnormed;
     {
-      const Tensor normed = normalise(ctx, input, gamma, norm, statistics, true);
+      const Tensor normed = exchange.gather(ctx, normalise(ctx, input, gamma, norm, statistics, true));
+      if (call.wanted(0) || call.wanted(1)) dnormed = Tensor::empty(ctx, normed.shape(), input.dtype(), "gradient");
       for (std::size_t i = 0; i < weights.size(); ++i) {
         const Tensor dy = call.output_gradient(static_cast<int>(i)), w = weights[i].get();
         if (dnormed.defined()) matmul(ctx, dy, w, dnormed, i > 0);
@@ -69,6 +84,7 @@ class NormLinearNode : public Node {
       }
     }
     if (!dnormed.defined()) return;
+    dnormed = exchange.reduce(ctx, dnormed);
     ParameterGradient dgamma(ctx, call, 1, gamma.shape(), compute_dtype(input.dtype()), gamma.dtype());
     kernels::RmsNormBackwardArgs args;
     args.rows = input.size(0);
@@ -116,8 +132,9 @@ class SwigluLinearNode : public Node {
  public:
   using Node::Node;
   SavedTensor x, weight;
+  Exchange exchange;
   void backward(Context& ctx, BackwardCall& call) override {
-    const Tensor dy = call.output_gradient(0), w = weight.get(), h = x.get();
+    const Tensor dy = exchange.gather(ctx, call.output_gradient(0)), w = weight.get(), h = x.get();
     Tensor dact = Tensor::empty(ctx, {dy.size(0), w.size(1)}, dy.dtype(), "gradient");
     matmul(ctx, dy, w, dact);
     Tensor activated = Tensor::empty(ctx, dact.shape(), dact.dtype(), "swiglu");
@@ -142,12 +159,20 @@ class SwigluLinearNode : public Node {
 
 }  // namespace
 
-Tensor linear(Context& ctx, const Tensor& x, const Tensor& weight, const char* name) {
+Tensor linear(Context& ctx, const Tensor& x, const Tensor& weight, const char* name, const RowExchangePtr& exchange, WeightCut cut) {
   check_product(x, weight, x.size(-1), name);
-  Tensor y = Tensor::empty(ctx, {x.size(0), weight.size(0)}, x.dtype(), name);
-  matmul(ctx, x, transposed(weight), y);
+  const Exchange around{exchange, name};
+  Tensor y;
+  {
+    const Tensor input = cut == WeightCut::Rows ? around.gather(ctx, x.detached()) : x;
+    y = Tensor::empty(ctx, {input.size(0), weight.size(0)}, x.dtype(), name);
+    matmul(ctx, input, transposed(weight), y);
+  }
+  if (cut == WeightCut::Columns) y = around.reduce(ctx, y);
   if (!GraphRecorder::wanted(ctx, {x, weight})) return y;
   auto node = std::make_shared<LinearNode>(name);
+  node->exchange = around;
+  node->cut = cut;
   GraphRecorder recorder(ctx, node);
   const bool dx = recorder.input(x, "x"), dw = recorder.input(weight, "weight");
   if (dw) node->x = SavedTensor(ctx, x, std::string(name) + ".x");
@@ -156,16 +181,18 @@ Tensor linear(Context& ctx, const Tensor& x, const Tensor& weight, const char* n
 }
 
 std::vector<Tensor> norm_linear(Context& ctx, const Tensor& x, const Tensor& norm_weight, const NormOptions& norm,
-                                const std::vector<Tensor>& weights, const std::vector<const char*>& names) {
+                                const std::vector<Tensor>& weights, const std::vector<const char*>& names,
+                                const RowExchangePtr& exchange) {
   DELTRON_CHECK_EQ(weights.size(), names.size(), "one name a projection");
   DELTRON_CHECK(norm_weight.rank() == 1 && norm_weight.size(0) == x.size(-1), "norm weight ", shape_text(norm_weight.shape()));
   const Tensor rstd = Tensor::empty(ctx, {x.size(0)}, compute_dtype(x.dtype()), "rstd");
+  const Exchange around{exchange, names.front()};
   std::vector<Tensor> outputs;
   {
-    const Tensor normed = NormLinearNode::normalise(ctx, x, norm_weight, norm, rstd, false);
+    const Tensor normed = around.gather(ctx, NormLinearNode::normalise(ctx, x, norm_weight, norm, rstd, false));
     for (std::size_t i = 0; i < weights.size(); ++i) {
       check_product(x, weights[i], x.size(-1), names[i]);
-      Tensor y = Tensor::empty(ctx, {x.size(0), weights[i].size(0)}, x.dtype(), names[i]);
+      Tensor y = Tensor::empty(ctx, {normed.size(0), weights[i].size(0)}, x.dtype(), names[i]);
       matmul(ctx, normed, transposed(weights[i]), y);
       outputs.push_back(y);
     }
@@ -175,6 +202,7 @@ std::vector<Tensor> norm_linear(Context& ctx, const Tensor& x, const Tensor& nor
   if (!GraphRecorder::wanted(ctx, inputs)) return outputs;
   auto node = std::make_shared<NormLinearNode>(std::string("norm+") + names.front());
   node->norm = norm;
+  node->exchange = around;
   GraphRecorder recorder(ctx, node);
   recorder.input(x, "x");
   recorder.input(norm_weight, "norm_weight");
@@ -189,7 +217,7 @@ std::vector<Tensor> norm_linear(Context& ctx, const Tensor& x, const Tensor& nor
   return outputs;
 }
 
-Tensor swiglu_linear(Context& ctx, const Tensor& x, const Tensor& weight, const char* name) {
+Tensor swiglu_linear(Context& ctx, const Tensor& x, const Tensor& weight, const char* name, const RowExchangePtr& exchange) {
   DELTRON_CHECK(x.size(-1) % 2 == 0, name, ": x ", shape_text(x.shape()));
   check_product(x, weight, x.size(-1) / 2, name);
   Tensor y = Tensor::empty(ctx, {x.size(0), weight.size(0)}, x.dtype(), name);
@@ -204,8 +232,11 @@ Tensor swiglu_linear(Context& ctx, const Tensor& x, const Tensor& weight, const 
     DELTRON_LAUNCH(ctx, swiglu_forward, args);
     matmul(ctx, activated, transposed(weight), y);
   }
+  const Exchange around{exchange, name};
+  y = around.reduce(ctx, y);
   if (!GraphRecorder::wanted(ctx, {x, weight})) return y;
   auto node = std::make_shared<SwigluLinearNode>(name);
+  node->exchange = around;
   GraphRecorder recorder(ctx, node);
   recorder.input(x, "x");
   recorder.input(weight, "weight");

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "distributed/functions_tensor_parallel.h"
 #include "src/autograd/offload.h"
 #include "src/base/signals.h"
 
@@ -14,8 +15,14 @@ HybridLanguageModel::HybridLanguageModel(Context& ctx, const TransformerConfig& 
   setup.store = &store_;
   setup.config = &config_;
   setup.dtype = dtype;
-  embedding_ = store_.declare({.name = "embedding.word_embeddings.weight", .shape = {config.vocab_size, config.hidden_size}, .dtype = dtype,
-                               .init = InitKind::Normal, .init_scale = config.init_method_std});
+  setup.set_ranks(parallel_state(ctx));
+  const auto declare_vocabulary = [&](const char* name) {
+    const VocabularyShare share = vocabulary_share(config.vocab_size, setup.tensor_ranks, setup.tensor_rank);
+    const ParameterCut cut = setup.tensor_ranks == 1 ? ParameterCut{} : ParameterCut{.dim = 0, .begin = share.first, .whole = config.vocab_size};
+    return store_.declare({.name = name, .shape = {share.count, config.hidden_size}, .dtype = dtype, .cut = cut, .init = InitKind::Normal,
+                           .init_scale = config.init_method_std});
+  };
+  embedding_ = declare_vocabulary("embedding.word_embeddings.weight");
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
     poll_stop("building the model");
     setup.layer = static_cast<int>(layer);
@@ -25,10 +32,7 @@ HybridLanguageModel::HybridLanguageModel(Context& ctx, const TransformerConfig& 
   setup.prefix = "decoder.";
   final_norm_ = setup.declare_norm("final_layernorm.weight");
   output_ = embedding_;
-  if (config.untie_embeddings_and_output_weights) {
-    output_ = store_.declare({.name = "output_layer.weight", .shape = {config.vocab_size, config.hidden_size}, .dtype = dtype,
-                              .init = InitKind::Normal, .init_scale = config.init_method_std});
-  }
+  if (config.untie_embeddings_and_output_weights) output_ = declare_vocabulary("output_layer.weight");
   store_.materialise(ctx, trainable);
 }
 
@@ -36,13 +40,18 @@ Tensor HybridLanguageModel::logits(Context& ctx, const Tensor& ids, const Layout
   Tensor hidden;
   {
     ScopeGuard scope(ctx, -1, "embedding");
-    hidden = embedding(ctx, ids, embedding_->value, dtype_, "embedding");
+    hidden = embedding(ctx, ids, embedding_->value, dtype_, "embedding", vocabulary_part(ctx, config_.vocab_size));
+    hidden = sum_into_residual(ctx, hidden, "embedding");
   }
   hidden = decoder(ctx, hidden, layout, mode);
   ctx.slot<OffloadManager>().end_forward(ctx);
   ScopeGuard scope(ctx, -1, "output");
   const NormOptions norm{config_.layernorm_zero_centered_gamma, config_.layernorm_epsilon};
-  return norm_linear(ctx, hidden, final_norm_->value, norm, {output_->value}, {"logits"})[0];
+  return norm_linear(ctx, hidden, final_norm_->value, norm, {output_->value}, {"logits"}, tensor_parallel_exchange(ctx))[0];
+}
+
+Tensor HybridLanguageModel::token_losses(Context& ctx, const Tensor& logits, const Tensor& labels) const {
+  return ::deltron::token_losses(ctx, logits, labels, vocabulary_part(ctx, config_.vocab_size));
 }
 
 namespace {
@@ -84,6 +93,7 @@ Tensor HybridLanguageModel::decoder(Context& ctx, const Tensor& x, const LayoutP
 
 Tensor HybridLanguageModel::next_logits(Context& ctx, const std::vector<std::int32_t>& ids, DecodeCache& cache) const {
   DELTRON_CHECK(!ids.empty(), "no token to go on from");
+  DELTRON_CHECK(parallel_state(ctx).grid.tp * parallel_state(ctx).grid.cp == 1, "generation runs on one rank");
   GradModeGuard no_graph(ctx, false);
   const auto count = static_cast<std::int64_t>(ids.size());
   std::vector<std::int32_t> positions(ids.size());
@@ -109,7 +119,7 @@ Tensor HybridLanguageModel::loss(Context& ctx, const Tensor& ids, const Tensor& 
                                  double scale) const {
   const Tensor scores = logits(ctx, ids, layout, mode);
   ScopeGuard scope(ctx, -1, "output");
-  return cross_entropy(ctx, scores, labels, scale);
+  return cross_entropy(ctx, scores, labels, scale, vocabulary_part(ctx, config_.vocab_size));
 }
 
 }  // namespace deltron

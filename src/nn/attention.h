@@ -1,6 +1,7 @@
 // Softmax attention as in Qwen3.5, each part switchable: output gate, q/k norm, grouped queries, partial rotary embedding.
 #pragma once
 
+#include "distributed/functions_context_parallel.h"
 #include "src/autograd/functions_attention.h"
 #include "src/nn/decode_cache.h"
 #include "src/nn/layer.h"
@@ -21,7 +22,9 @@ class SelfAttention {
   Tensor core(Context& ctx, const std::vector<Tensor>& qkv, const LayoutPtr& layout, bool training, LayerCache* cache) const;
   int layer_;
   std::uint64_t seed_;
-  std::int64_t heads_, groups_, dim_;
+  std::int64_t heads_, groups_, dim_;       // of this rank, where its mixer runs: cut over tensor and context ranks
+  std::int64_t first_head_;                 // of heads_, among those of the layer
+  std::vector<HeadSection> sections_ = {};  // of qkv_weight_: cut over tensor ranks alone
   bool gated_, qk_norm_;
   std::int64_t rotary_dim_;
   double rotary_base_, drop_probability_;

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "distributed/functions_tensor_parallel.h"
 #include "src/autograd/offload.h"
 #include "src/tensor/ops.h"
 
@@ -16,8 +17,8 @@ GatedDeltaNet::GatedDeltaNet(const LayerSetup& setup)
 
 GatedDeltaNet::GatedDeltaNet(const LayerSetup& setup, const GateDeclaration& gates)
     : layer_(setup.layer),
-      key_heads_(setup.config->linear_num_key_heads),
-      value_heads_(setup.config->linear_num_value_heads),
+      key_heads_(setup.config->linear_num_key_heads / (setup.tensor_ranks * setup.context_ranks)),
+      value_heads_(setup.config->linear_num_value_heads / (setup.tensor_ranks * setup.context_ranks)),
       key_dim_(setup.config->linear_key_head_dim),
       value_dim_(setup.config->linear_value_head_dim),
       allow_neg_eigval_(setup.config->allow_neg_eigval),
@@ -26,37 +27,62 @@ GatedDeltaNet::GatedDeltaNet(const LayerSetup& setup, const GateDeclaration& gat
       input_norm_options_(setup.norm()),
       output_norm_options_{setup.config->linear_output_norm_zero_centered_gamma, setup.config->layernorm_epsilon} {
   const TransformerConfig& config = *setup.config;
-  const std::int64_t h = config.hidden_size, dq = key_heads_ * key_dim_, dv = value_heads_ * value_dim_, kc = config.linear_conv_kernel_dim;
+  const std::int64_t h = config.hidden_size, kc = config.linear_conv_kernel_dim, tp = setup.tensor_ranks, ranks = tp * setup.context_ranks;
+  const std::int64_t key_heads = config.linear_num_key_heads, value_heads = config.linear_num_value_heads;
+  const std::int64_t dq = key_heads * key_dim_, dv = value_heads * value_dim_;
+  DELTRON_CHECK(key_heads % ranks == 0 && value_heads % ranks == 0, key_heads, " key heads and ", value_heads, " value heads for ", tp, " x ",
+                setup.context_ranks, " ranks");
   const std::string attention = setup.prefix + "self_attention.";
   ParameterStore& store = *setup.store;
   if (setup.input_norm) input_norm_ = setup.declare_norm("input_layernorm.weight");
+  const std::vector<ParameterSection> channels = {setup.section("query", dq), setup.section("key", dq), setup.section("value", dv)};
   // The two physical parts of in_proj share the logical name; sections keep them apart.
-  qkv_weight_ = store.declare({.name = attention + "in_proj.weight", .shape = {2 * dq + dv, h}, .dtype = setup.dtype,
-                               .sections = {{"query", dq}, {"key", dq}, {"value", dv}}, .init = InitKind::Normal,
+  qkv_weight_ = store.declare({.name = attention + "in_proj.weight", .shape = {(2 * dq + dv) / tp, h}, .dtype = setup.dtype,
+                               .sections = channels, .init = InitKind::Normal,
                                .init_scale = config.init_method_std});
-  std::vector<ParameterSection> sections = {{"z", dv}};
-  sections.insert(sections.end(), gates.sections.begin(), gates.sections.end());
+  std::vector<ParameterSection> sections = {setup.section("z", dv)};
+  for (const ParameterSection& section : gates.sections) sections.push_back(setup.section(section.name, section.rows));
   std::int64_t gate_rows = 0;
   for (const ParameterSection& section : sections) gate_rows += section.rows;
   gates_weight_ = store.declare({.name = attention + "in_proj.weight#gates", .shape = {gate_rows, h}, .dtype = setup.dtype,
                                  .sections = sections, .init = InitKind::Normal, .init_scale = config.init_method_std});
-  conv_weight_ = store.declare({.name = attention + "conv1d.weight", .shape = {2 * dq + dv, kc}, .dtype = setup.dtype,
-                                .sections = {{"query", dq}, {"key", dq}, {"value", dv}}, .init = InitKind::Uniform,
+  conv_weight_ = store.declare({.name = attention + "conv1d.weight", .shape = {(2 * dq + dv) / tp, kc}, .dtype = setup.dtype,
+                                .sections = channels, .init = InitKind::Uniform,
                                 .init_scale = 1.0 / std::sqrt(static_cast<double>(kc))});
-  A_log_ = store.declare({.name = attention + "A_log", .shape = {gates.A_log}, .dtype = setup.stable_dtype(), .init = InitKind::ALog,
-                          .weight_decay = false});
-  dt_bias_ = store.declare({.name = attention + "dt_bias", .shape = {gates.dt_bias}, .dtype = setup.stable_dtype(), .init = gates.dt_bias_init,
-                            .init_scale = 1.0, .weight_decay = false});
+  A_log_ = store.declare({.name = attention + "A_log", .shape = {gates.A_log / tp}, .dtype = setup.stable_dtype(),
+                          .cut = setup.cut(0, gates.A_log), .init = InitKind::ALog, .weight_decay = false});
+  dt_bias_ = store.declare({.name = attention + "dt_bias", .shape = {gates.dt_bias / tp}, .dtype = setup.stable_dtype(),
+                            .cut = setup.cut(0, gates.dt_bias), .init = gates.dt_bias_init, .init_scale = 1.0, .weight_decay = false});
   out_norm_ = store.declare({.name = attention + "out_norm.weight", .shape = {value_dim_}, .dtype = setup.stable_dtype(),
                              .init = InitKind::Constant, .init_scale = output_norm_options_.zero_centered ? 0.0 : 1.0, .weight_decay = false,
                              .partial = {.tensor_parallel = true}});
-  out_proj_ = store.declare({.name = attention + "out_proj.weight", .shape = {h, dv}, .dtype = setup.dtype, .init = InitKind::Normal,
-                             .init_scale = setup.output_std()});
+  out_proj_ = store.declare({.name = attention + "out_proj.weight", .shape = {h, dv / tp}, .dtype = setup.dtype,
+                             .cut = setup.cut(1, dv), .init = InitKind::Normal, .init_scale = setup.output_std()});
 }
 
-std::vector<Tensor> GatedDeltaNet::project(Context& ctx, const Tensor& x) const {
+namespace {
+
+// Every section holds whole heads of each context-parallel rank, so that its cut is one into equal parts.
+std::vector<HeadSection> head_sections(Context& ctx, const Parameter& parameter) {
+  std::vector<HeadSection> sections;
+  for (const ParameterSection& section : parameter.spec.sections) sections.push_back({section.rows, parallel_state(ctx).cp()});
+  return sections;
+}
+
+}  // namespace
+
+std::vector<Tensor> GatedDeltaNet::project(Context& ctx, const Tensor& x, const LayoutPtr& layout) const {
   ScopeGuard scope(ctx, layer_, "gdn_in_proj");
-  return project_input(ctx, x, input_norm_, input_norm_options_, {qkv_weight_, gates_weight_}, {"gdn.qkv", "gdn.gates"});
+  const std::vector<Tensor> made = project_input(ctx, x, input_norm_, input_norm_options_, {qkv_weight_, gates_weight_}, {"gdn.qkv", "gdn.gates"});
+  // Two exchanges, so that the two stay storages of their own.
+  return {rows_to_heads(ctx, made[0], head_sections(ctx, *qkv_weight_), layout, "gdn.qkv exchange"),
+          rows_to_heads(ctx, made[1], head_sections(ctx, *gates_weight_), layout, "gdn.gates exchange")};
+}
+
+Tensor GatedDeltaNet::conv_weight(Context& ctx) const {
+  std::vector<std::int64_t> rows;
+  for (const ParameterSection& section : conv_weight_->spec.sections) rows.push_back(section.rows);
+  return heads_of_parameter(ctx, conv_weight_->value, rows, "gdn.conv1d");
 }
 
 std::vector<Tensor> GatedDeltaNet::split_gates(Context& ctx, const Tensor& gates) const {
@@ -66,7 +92,7 @@ std::vector<Tensor> GatedDeltaNet::split_gates(Context& ctx, const Tensor& gates
 Tensor GatedDeltaNet::prepare(Context& ctx, const Tensor& qkv, const LayoutPtr& layout, LayerCache* cache) const {
   ScopeGuard scope(ctx, layer_, "gdn_qkv");
   const QkvPrepOptions prep{.key_heads = key_heads_, .value_heads = value_heads_, .key_dim = key_dim_, .value_dim = value_dim_};
-  if (cache == nullptr) return gdn_qkv_prep(ctx, qkv, conv_weight_->value, layout, prep, "gdn.prep");
+  if (cache == nullptr) return gdn_qkv_prep(ctx, qkv, conv_weight(ctx), layout, prep, "gdn.prep");
   const std::int64_t earlier = conv_weight_->value.size(1) - 1;
   const Tensor inputs = cache->with_earlier_inputs(ctx, qkv, earlier);
   return gdn_qkv_prep(ctx, inputs, conv_weight_->value, earlier > 0 ? cache->conv_layout : layout, prep, "gdn.prep")
@@ -96,8 +122,8 @@ Tensor GatedDeltaNet::rule(Context& ctx, const Tensor& prepared, const std::vect
   inputs.beta = gates[0];
   inputs.decay = gates[1];
   if (!pre_rule_fusion_) {
-    inputs.A_log = A_log_->value;
-    inputs.dt_bias = dt_bias_->value;
+    inputs.A_log = A_log(ctx);
+    inputs.dt_bias = dt_bias(ctx);
   }
   if (cache != nullptr) {
     inputs.initial_state = cache->state;
@@ -113,32 +139,36 @@ Tensor GatedDeltaNet::gate_of_norm(Context& ctx, const Tensor& z) const {
   return output_norm_fusion_ ? z : gate_copy(ctx, z, "gdn.gate_copy");
 }
 
-Tensor GatedDeltaNet::output_norm(Context& ctx, const Tensor& core, const Tensor& gate) const {
+Tensor GatedDeltaNet::output_norm(Context& ctx, const Tensor& core, const Tensor& gate, const LayoutPtr& layout) const {
   ScopeGuard scope(ctx, layer_, "gdn_norm_out");
   const auto norm = output_norm_fusion_ ? gdn_gated_output_norm : gated_rms_norm;
-  return norm(ctx, core, gate, out_norm_->value, output_norm_options_, "gdn.out_norm");
+  const Tensor normed = norm(ctx, core, gate, out_norm_->value, output_norm_options_, "gdn.out_norm");
+  return heads_to_rows(ctx, normed, layout, "gdn.out_norm exchange");
 }
 
 // Hook placement is the contract of docs/recompute_and_offload.md: the preparation is restored on the raw rule output, in_proj (or the
 // wide block) on the norm's output and again, before the norm's own hook, on the output projection's. Offload groups start and commit
 // outside of every region; they commit behind the preparation's hook, so that in backward its input is back before it is replayed.
-GatedDeltaNet::StageOne GatedDeltaNet::stage_one(Context& ctx, const Tensor& x, const LayoutPtr& layout, const RecomputePlan& plan,
+GatedDeltaNet::StageOne GatedDeltaNet::stage_one(Context& ctx, const Tensor& x, const LayoutPtr& rows, const RecomputePlan& plan,
                                                  LayerCache* cache) const {
-  const auto project_region = [this, &ctx](const std::vector<Tensor>& in) { return project(ctx, in[0]); };
+  const LayoutPtr layout = whole_layout(rows);
+  const auto project_region = [this, &ctx, rows](const std::vector<Tensor>& in) { return project(ctx, in[0], rows); };
   const auto prepare_region = [this, &ctx, layout, cache](const std::vector<Tensor>& in) {
     return std::vector<Tensor>{prepare(ctx, in[0], layout, cache)};
   };
   const auto rule_region = [this, &ctx, layout, cache](const std::vector<Tensor>& in) {
     return std::vector<Tensor>{rule(ctx, in[0], {in.begin() + 1, in.end()}, layout, cache)};
   };
-  const auto norm_region = [this, &ctx](const std::vector<Tensor>& in) { return std::vector<Tensor>{output_norm(ctx, in[0], in[1])}; };
+  const auto norm_region = [this, &ctx, rows](const std::vector<Tensor>& in) {
+    return std::vector<Tensor>{output_norm(ctx, in[0], in[1], rows)};
+  };
   ScopeGuard scope(ctx, layer_, "gdn");
   StageOne stage;
   if (plan.gdn) {
     const auto whole = [=, this, &ctx](const std::vector<Tensor>& in) {
-      const std::vector<Tensor> ready = make_ready(ctx, project(ctx, in[0]), layout, cache);
+      const std::vector<Tensor> ready = make_ready(ctx, project(ctx, in[0], rows), layout, cache);
       const Tensor core = rule(ctx, ready[0], {ready.begin() + 2, ready.end()}, layout, cache);
-      return std::vector<Tensor>{output_norm(ctx, core, gate_of_norm(ctx, ready[1]))};
+      return std::vector<Tensor>{output_norm(ctx, core, gate_of_norm(ctx, ready[1]), rows)};
     };
     stage.normed = recompute(ctx, "gdn", whole, {x})[0];
     return stage;
@@ -148,7 +178,7 @@ GatedDeltaNet::StageOne GatedDeltaNet::stage_one(Context& ctx, const Tensor& x, 
   DiscardOutputRegion preparation("gdn_qkv");
   if (plan.gdn_qkv_block) {
     const auto block = [=, this, &ctx](const std::vector<Tensor>& in) {
-      const std::vector<Tensor> projected = project(ctx, in[0]);
+      const std::vector<Tensor> projected = project(ctx, in[0], rows);
       if (pre_rule_fusion_) return prepare_fused(ctx, projected, layout, cache);
       return std::vector<Tensor>{prepare(ctx, projected[0], layout, cache), projected[1]};
     };
@@ -160,7 +190,7 @@ GatedDeltaNet::StageOne GatedDeltaNet::stage_one(Context& ctx, const Tensor& x, 
       stage.in_proj = std::make_shared<DiscardOutputRegion>("gdn_in_proj");
       projected = stage.in_proj->run(ctx, project_region, {x});
     } else {
-      projected = project(ctx, x);
+      projected = project(ctx, x, rows);
     }
     if (pre_rule_fusion_) {
       ready = prepare_fused(ctx, projected, layout, cache);
@@ -199,7 +229,7 @@ GatedDeltaNet::StageOne GatedDeltaNet::stage_one(Context& ctx, const Tensor& x, 
     stage.norm_out = std::make_shared<DiscardOutputRegion>("gdn_norm_out");
     stage.normed = stage.norm_out->run(ctx, norm_region, {core, gate})[0];
   } else {
-    stage.normed = output_norm(ctx, core, gate);
+    stage.normed = output_norm(ctx, core, gate, rows);
   }
   for (const auto& region : {stage.in_proj, stage.block}) {
     if (region) region->discard_output_and_register_recompute(stage.normed);  // the norm has read the gate
@@ -219,7 +249,7 @@ GatedDeltaNet::StageOne GatedDeltaNet::forward_pre_attn_and_core_attn(Context& c
 
 Tensor GatedDeltaNet::forward_post_core_attn(Context& ctx, const StageOne& stage) const {
   ScopeGuard scope(ctx, layer_, "gdn_out_proj");
-  const Tensor y = linear(ctx, stage.normed, out_proj_->value, "gdn.out_proj");
+  const Tensor y = linear(ctx, stage.normed, out_proj_->value, "gdn.out_proj", tensor_parallel_exchange(ctx));
   for (const auto& region : {stage.in_proj, stage.block}) {
     if (region) region->restore_on(y);  // before the norm's hook: the norm reads the gate again
   }

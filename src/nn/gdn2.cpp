@@ -41,8 +41,8 @@ Tensor GatedDeltaNet2::rule(Context& ctx, const Tensor& prepared, const std::vec
   inputs.b = gates[1];
   inputs.w = gates[2];
   if (!pre_rule_fusion_) {
-    inputs.A_log = A_log_->value;
-    inputs.dt_bias = dt_bias_->value;
+    inputs.A_log = A_log(ctx);
+    inputs.dt_bias = dt_bias(ctx);
   }
   if (cache != nullptr) inputs.initial_state = cache->state;
   const GatedDeltaRuleResult result = gated_delta_rule_2(ctx, inputs, layout, options, "gdn.rule");

@@ -23,7 +23,7 @@ std::vector<Tensor> GatedDeltaNet::prepare_fused(Context& ctx, const std::vector
                                   .key_dim = key_dim_,
                                   .value_dim = value_dim_,
                                   .allow_neg_eigval = allow_neg_eigval_};
-  GdnPreRuleInputs inputs{projected[0], projected[1], conv_weight_->value, A_log_->value, dt_bias_->value};
+  GdnPreRuleInputs inputs{projected[0], projected[1], conv_weight(ctx), A_log(ctx), dt_bias(ctx)};
   const std::int64_t earlier = cache == nullptr ? 0 : conv_weight_->value.size(1) - 1, tokens = projected[0].size(0);
   if (earlier > 0) {
     // The operation takes as many rows of gates as of convolution inputs; those before the new tokens are not looked at afterwards.

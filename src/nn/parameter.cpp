@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "distributed/parallel_state.h"
 #include "src/base/hash.h"
 #include "src/base/rng.h"
 #include "src/base/signals.h"
@@ -28,6 +29,29 @@ double draw(RngStream& stream, const ParameterSpec& spec) {
   }
   return 0;
 }
+
+// Where the elements of a logical tensor lie in the part that is here.
+class Part {
+ public:
+  explicit Part(const LogicalTensor& logical) {
+    const Shape whole = logical.whole_shape(), begin = logical.offset();
+    const auto cut = static_cast<std::size_t>(std::max(logical.cut.dim, 0));
+    inner_ = shape_count({whole.begin() + static_cast<std::ptrdiff_t>(cut) + 1, whole.end()});
+    whole_ = whole[cut] * inner_;
+    here_ = logical.shape[cut] * inner_;
+    begin_ = begin[cut] * inner_;
+    outer_ = shape_count({whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(cut)});
+  }
+  std::int64_t place(std::int64_t element) const {  // -1: not here
+    const std::int64_t inside = element % whole_ - begin_;
+    return inside >= 0 && inside < here_ ? element / whole_ * here_ + inside : -1;
+  }
+  // Is none of [begin, end) here? May say no where there is none.
+  bool outside(std::int64_t begin, std::int64_t end) const { return outer_ == 1 && (end <= begin_ || begin >= begin_ + here_); }
+
+ private:
+  std::int64_t outer_, whole_, here_, begin_, inner_;
+};
 
 }  // namespace
 
@@ -87,11 +111,16 @@ void ParameterStore::initialise(Context& ctx, std::uint64_t seed) {
     poll_stop("initialising weights");
     const Tensor target = logical.value();
     const std::uint64_t name_hash = hash64(logical.name.data(), logical.name.size());
-    const std::int64_t count = target.count();
-    std::vector<double> values(static_cast<std::size_t>(count));
-    parallel_for(ctx.pool(), count, kInitBlock, [&](std::int64_t begin, std::int64_t end) {
+    const Part part(logical);
+    std::vector<double> values(static_cast<std::size_t>(target.count()));
+    parallel_for(ctx.pool(), shape_count(logical.whole_shape()), kInitBlock, [&](std::int64_t begin, std::int64_t end) {
+      if (part.outside(begin, end)) return;
       RngStream stream({seed, 0, kRngSiteInit}, name_hash ^ mix64(static_cast<std::uint64_t>(begin / kInitBlock)));
-      for (std::int64_t i = begin; i < end; ++i) values[static_cast<std::size_t>(i)] = draw(stream, logical.parameter->spec);
+      for (std::int64_t i = begin; i < end; ++i) {
+        const double value = draw(stream, logical.parameter->spec);
+        const std::int64_t place = part.place(i);
+        if (place >= 0) values[static_cast<std::size_t>(place)] = value;
+      }
     });
     from_doubles(ctx, target, values);
   }
@@ -125,6 +154,33 @@ void ParameterStore::start_main_gradients(Context& ctx) {
 void ParameterStore::finish_main_gradients(Context& ctx) {
   if (!gradients_.defined()) return;
   for (const ParameterPtr& parameter : parameters_) main_gradient_to_add_to(ctx, *leaf_of(parameter->value));
+}
+
+void ParameterStore::sum_partial_gradients(Context& ctx) {
+  const ParallelState& ranks = parallel_state(ctx);
+  if (!ranks.tensor || !gradients_.defined()) return;
+  // Every partial gradient gets a place in one buffer, the same on every rank. What is cut gets room for the whole, of which a rank fills its part.
+  struct Entry {
+    Tensor gradient;
+    std::int64_t count, offset;  // room in the buffer; where the gradient lies in it
+  };
+  std::vector<Entry> entries;
+  std::int64_t total = 0;
+  for (const LogicalTensor& logical : this->logical()) {
+    const PartialGradient& partial = logical.parameter->spec.partial;
+    const bool replicated = partial.tensor_parallel || (partial.sequence_parallel && ranks.sequence_parallel);
+    if (!replicated && logical.cut.holders == 1) continue;
+    DELTRON_CHECK(logical.cut.dim <= 0, "'", logical.name, "' is cut along columns and held by several ranks");
+    const std::int64_t count = shape_count(logical.whole_shape()), rows = logical.whole_shape()[0];
+    entries.push_back({logical.slice(logical.parameter->main_gradient), count, total + logical.offset()[0] * (count / rows)});
+    total += count;
+  }
+  if (entries.empty()) return;
+  const Tensor sums = Tensor::zeros(ctx, {total}, gradients_.dtype(), "partial gradients", MemoryTag::Communication);
+  const auto place = [&](const Entry& entry) { return sums.slice(0, entry.offset, entry.gradient.count()).view(entry.gradient.shape()); };
+  for (const Entry& entry : entries) convert(ctx, entry.gradient, place(entry));
+  ranks.tensor->all_reduce(ctx, sums, "partial gradients");
+  for (const Entry& entry : entries) convert(ctx, place(entry), entry.gradient);
 }
 
 std::vector<LogicalTensor> ParameterStore::logical() const {

@@ -27,6 +27,7 @@ struct ParameterCut {
   std::int64_t whole = 0;
   // Several ranks hold the same part (replicated key-value heads): only the first of them writes it to checkpoints and counts it in norms.
   bool first_holder = true;
+  int holders = 1;  // tensor-parallel ranks, one after the other, that hold this part and whose gradients of it are summed
 };
 
 // A row range of a physical parameter with a name of its own: full name = parameter name + "." + section name. Parameters that
@@ -80,13 +81,16 @@ class ParameterStore {
   ParameterPtr declare(ParameterSpec spec);
   // Allocates values (and main gradients). Call once, after every layer has declared.
   void materialise(Context& ctx, bool trainable);
-  // Initial values from counter-based streams keyed by (seed, logical name, block): the same for every rank layout.
+  // Initial values from counter-based streams keyed by (seed, logical name, block): every rank takes its part of one global draw.
   void initialise(Context& ctx, std::uint64_t seed);
   void zero_main_gradients(Context& ctx);
   // The same before a backward over all parameters, without writing what backward writes over anyway: gradients of weights of products.
   // They hold what they held until backward has passed, and finish_main_gradients() zeroes those that it did not reach.
   void start_main_gradients(Context& ctx);
   void finish_main_gradients(Context& ctx);
+  // Sums over the tensor-parallel ranks, after backward and once a step, the gradients that are partial there: of parameters that declare it
+  // (PartialGradient) and of parts that several ranks hold. One exchange. Sums over data and context ranks are not made here.
+  void sum_partial_gradients(Context& ctx);
 
   const std::vector<ParameterPtr>& all() const { return parameters_; }
   std::vector<LogicalTensor> logical() const;

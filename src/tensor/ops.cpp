@@ -1,6 +1,7 @@
 // See ops.h.
 #include "src/tensor/ops.h"
 
+#include "kernels/embedding.h"
 #include "kernels/matmul.h"
 #include "src/tensor/launch.h"
 
@@ -116,6 +117,23 @@ void accumulate(Context& ctx, const Tensor& x, const Tensor& y, double scale) {
   args.y_dtype = y.dtype();
   args.scale = scale;
   DELTRON_LAUNCH(ctx, accumulate, args);
+  y.storage()->bump_version();
+}
+
+void gather_rows(Context& ctx, const Tensor& x, const Tensor& rows, const Tensor& y) {
+  DELTRON_CHECK(x.rank() == 2 && y.rank() == 2 && x.size(1) == y.size(1) && x.dtype() == y.dtype() && x.is_contiguous() && y.is_contiguous() &&
+                    rows.rank() == 1 && rows.dtype() == DType::I32 && rows.size(0) == y.size(0),
+                "rows of ", shape_text(x.shape()), " into ", shape_text(y.shape()));
+  kernels::EmbeddingForwardArgs args;
+  args.tokens = y.size(0);
+  args.vocab = x.size(0);
+  args.hidden = x.size(1);
+  args.ids = rows.data_as<const std::int32_t>();
+  args.table = x.data();
+  args.table_dtype = x.dtype();
+  args.y = y.data();
+  args.dtype = y.dtype();
+  DELTRON_LAUNCH(ctx, embedding_forward, args);
   y.storage()->bump_version();
 }
 

@@ -24,6 +24,8 @@ void fill(Context& ctx, const Tensor& tensor, double value);                    
 void convert(Context& ctx, const Tensor& from, const Tensor& to);                     // same shape, 2-D or contiguous
 void add(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& y);            // contiguous, same dtype
 void accumulate(Context& ctx, const Tensor& x, const Tensor& y, double scale = 1.0);  // y += scale x
+// y[i] = x[rows[i]], both contiguous [.., C] of one floating type; rows I32, on the device, each below x's.
+void gather_rows(Context& ctx, const Tensor& x, const Tensor& rows, const Tensor& y);
 Tensor contiguous(Context& ctx, const Tensor& tensor, const char* name);              // the tensor itself if it is contiguous
 
 }  // namespace deltron

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "kernels/elementwise.h"
@@ -10,6 +11,12 @@
 #include "src/tensor/tensor.h"
 
 namespace deltron {
+
+// Which tokens of a micro-batch a rank has.
+struct TokenShare {
+  int context_ranks = 1, context_rank = 0;  // documents are cut as src/base/sequence_cut.h says
+  int row_ranks = 1, row_rank = 0;          // sequence parallelism: of the rows that are left, equal runs one after the other
+};
 
 class SequenceLayout {
  public:
@@ -19,8 +26,20 @@ class SequenceLayout {
   SequenceLayout(Context& ctx, std::vector<std::int64_t> cu_seqlens, std::int64_t tokens, std::vector<std::int32_t> positions = {},
                  std::vector<std::int64_t> token_sample = {}, std::vector<std::int32_t> token_offset = {});
   static SequenceLayout dense(Context& ctx, std::int64_t batch, std::int64_t length);
+  // What a rank has of the tokens that the other arguments describe. The residual stream, MLP and dropout between the layers see the share;
+  // mixers see whole() after an exchange. Throws ErrorCode::InvalidOffsets where the documents cannot be cut.
+  static std::shared_ptr<const SequenceLayout> shared(Context& ctx, const TokenShare& share, std::vector<std::int64_t> cu_seqlens,
+                                                      std::int64_t tokens, std::vector<std::int32_t> positions = {},
+                                                      std::vector<std::int64_t> token_sample = {}, std::vector<std::int32_t> token_offset = {});
 
-  std::int64_t tokens() const { return tokens_; }
+  // Null where this layout is that of all tokens.
+  const std::shared_ptr<const SequenceLayout>& whole() const { return whole_; }
+  // Context parallelism (else undefined): I32 [tokens of the whole]. The rows of all ranks, one rank after the other, put in the order of the
+  // whole: whole[i] = rows[to_whole[i]]; and the way back: rows[i] = whole[to_rows[i]].
+  const Tensor& to_whole() const { return to_whole_; }
+  const Tensor& to_rows() const { return to_rows_; }
+
+  std::int64_t tokens() const { return tokens_; }  // of a share: its rows before sequence parallelism cuts them
   std::int64_t documents() const { return static_cast<std::int64_t>(host_.size()) - 1; }
   std::int64_t longest() const { return longest_; }
   const std::vector<std::int64_t>& cu_seqlens() const { return host_; }
@@ -30,13 +49,18 @@ class SequenceLayout {
   kernels::TokenRng token_rng(const RngSite& site, double drop_probability) const;
 
  private:
-  std::int64_t tokens_;
+  SequenceLayout() = default;
+  void describe_rows(Context& ctx, const std::vector<std::int32_t>& positions, const std::vector<std::int64_t>& token_sample,
+                     const std::vector<std::int32_t>& token_offset);
+  std::int64_t tokens_ = 0;
   std::int64_t longest_ = 0;
   std::vector<std::int64_t> host_;
   Tensor offsets_;       // I64 [N+1]
   Tensor positions_;     // I32 [T]
   Tensor token_sample_;  // I64 [T]
   Tensor token_offset_;  // I32 [T]
+  std::shared_ptr<const SequenceLayout> whole_;
+  Tensor to_whole_, to_rows_;
 };
 
 }  // namespace deltron

@@ -1,6 +1,7 @@
 // See session.h.
 #include "src/train/session.h"
 
+#include "distributed/local_batch.h"
 #include "src/train/activation_offload.h"
 #include "src/train/attention_report.h"
 #include "src/train/capacity.h"
@@ -93,13 +94,16 @@ std::map<std::string, std::string> data_content(const RunConfig& config) {
 
 DeviceBatch upload(Context& ctx, const HostBatch& batch) {
   DeviceBatch device;
-  const std::int64_t tokens = batch.num_tokens();
-  device.ids = Tensor::empty(ctx, {tokens}, DType::I32, "ids", MemoryTag::Data);
-  device.labels = Tensor::empty(ctx, {tokens}, DType::I32, "labels", MemoryTag::Data);
-  copy_from_host(ctx, device.ids, batch.tokens.data());
-  copy_from_host(ctx, device.labels, batch.labels.data());
-  device.layout =
-      std::make_shared<const SequenceLayout>(ctx, batch.cu_seqlens, tokens, batch.positions, batch.token_sample, batch.token_offset);
+  DELTRON_CHECK(!batch.cu_seqlens.empty() && batch.cu_seqlens.back() == batch.num_tokens(), "offsets of a micro-batch of ", batch.num_tokens(), " tokens");
+  const auto send = [&](const std::vector<std::int32_t>& values, const char* name) {
+    const std::vector<std::int32_t> mine = local_tokens(ctx, batch.cu_seqlens, values);
+    const Tensor tensor = Tensor::empty(ctx, {static_cast<std::int64_t>(mine.size())}, DType::I32, name, MemoryTag::Data);
+    copy_from_host(ctx, tensor, mine.data());
+    return tensor;
+  };
+  device.ids = send(batch.tokens, "ids");
+  device.labels = send(batch.labels, "labels");
+  device.layout = local_layout(ctx, batch.cu_seqlens, batch.positions, batch.token_sample, batch.token_offset);
   return device;
 }
 

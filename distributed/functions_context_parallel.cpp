@@ -22,7 +22,7 @@ struct HeadCut {
       const std::int64_t heads = section.heads;
       DELTRON_CHECK(heads > 0 && section.width % heads == 0 && (heads % ranks == 0 || ranks % heads == 0), what, ": ", heads, " heads in ",
                     section.width, " columns for ", ranks, " ranks");
-      const std::int64_t holders = heads < ranks ? ranks / heads : 1, part = section.width / ranks * holders;
+      const std::int64_t holders = heads < ranks ? ranks / heads : 1, part = heads < ranks ? section.width / heads : section.width / ranks;
       for (std::int64_t rank = 0; rank < ranks; ++rank) moves.push_back({rank, whole + rank / holders * part, width, part, rank % holders != 0});
       width += part;
       whole += section.width;

@@ -13,10 +13,11 @@ struct CrossEntropyForwardArgs {
   DType dtype = DType::F32;
   MatrixView logits;                     // [rows, vocab]
   const std::int32_t* labels = nullptr;  // [rows]
-  std::int64_t first = 0, whole = 0;     // a part: its first id, and how many ids there are; whole 0: these are all
   void* loss = nullptr;                  // [rows] of compute_dtype(dtype); all ids alone
   void* log_sum_exp = nullptr;           // [rows] of compute_dtype(dtype); of the ids that are here
-  void* label_logit = nullptr;           // [rows] of compute_dtype(dtype), a part alone: 0 where the label is not here
+  // A part of the ids: the first that is here, and how many there are; whole 0: these are all.
+  std::int64_t first = 0, whole = 0;
+  void* label_logit = nullptr;  // [rows] of compute_dtype(dtype), a part alone: 0 where the label is not here
 };
 
 // dlogits = (softmax - onehot) * row_scale, row_scale = dloss * weight (0 on masked rows).
@@ -25,10 +26,10 @@ struct CrossEntropyBackwardArgs {
   DType dtype = DType::F32;
   MatrixView logits;
   const std::int32_t* labels = nullptr;
-  std::int64_t first = 0, whole = 0;
   const void* log_sum_exp = nullptr;  // of all ids
   const void* dloss = nullptr;  // [rows] of compute_dtype(dtype)
   MutableMatrixView dlogits;    // may alias logits
+  std::int64_t first = 0, whole = 0;
 };
 
 // parts [ranks, 2, rows]: log_sum_exp and label_logit of every rank, in their order. The sums are formed in that order.

@@ -8,22 +8,22 @@ namespace deltron::kernels {
 
 struct EmbeddingForwardArgs {
   std::int64_t tokens = 0, vocab = 0, hidden = 0;
-  std::int64_t first = 0, whole = 0;  // whole 0: the table is all
   const std::int32_t* ids = nullptr;  // [tokens], each in [0, vocab), or [0, whole): checked when data is opened
   const void* table = nullptr;        // [vocab, hidden]
   DType table_dtype = DType::F32;
   void* y = nullptr;  // [tokens, hidden]
   DType dtype = DType::F32;
+  std::int64_t first = 0, whole = 0;  // whole 0: the table is all
 };
 
 struct EmbeddingBackwardArgs {
   std::int64_t tokens = 0, vocab = 0, hidden = 0;
-  std::int64_t first = 0, whole = 0;
   const std::int32_t* ids = nullptr;
   const void* dy = nullptr;  // [tokens, hidden]
   DType dtype = DType::F32;
   void* dtable = nullptr;  // [vocab, hidden] of compute_dtype(dtype), +=
   Workspace workspace;
+  std::int64_t first = 0, whole = 0;
 };
 
 namespace cpu {

@@ -3,36 +3,65 @@
 
 #include <chrono>
 #include <cmath>
+#include <limits>
 
+#include "distributed/functions_tensor_parallel.h"
+#include "distributed/local_batch.h"
 #include "src/base/human.h"
 #include "src/train/step_agreement.h"
 
 namespace deltron {
 namespace {
 
-void evaluate_batch(Session& session, const HostBatch& batch, const EvaluateOptions& options, EvaluationResult& result) {
-  Context& ctx = *session.ctx;
-  GradModeGuard no_graph(ctx, false);
-  const DeviceBatch device = upload(ctx, batch);
-  const ForwardMode mode{.training = false, .without_linear_mixers = options.without_linear_mixers};
-  const Tensor logits = session.model->logits(ctx, device.ids, device.layout, mode);
-  const std::vector<double> losses = to_doubles(ctx, token_losses(ctx, logits, device.labels));
-  const std::int64_t vocab = logits.size(1);
+// The id with the highest score of each row; ids of equal score: the lowest. `logits` [T, part of the vocabulary].
+std::vector<std::int64_t> best_ids(Context& ctx, const Tensor& logits, std::int64_t vocabulary) {
+  const VocabularyPart part = vocabulary_part(ctx, vocabulary);
+  const std::int64_t rows = logits.size(0), columns = logits.size(1), first = part.whole > 0 ? part.first : 0;
+  const std::int64_t known = std::min(columns, vocabulary - first);  // the rest is padding
   std::vector<double> scores;
   const bool in_place = logits.dtype() == DType::F32 && ctx.device() == DeviceKind::Cpu;
   if (!in_place) scores = to_doubles(ctx, logits);
   const float* direct = in_place ? logits.data_as<const float>() : nullptr;
-  for (std::size_t t = 0; t < batch.labels.size(); ++t) {
-    if (batch.labels[t] == kIgnoreLabel) continue;
+  const auto score = [&](std::int64_t at) { return direct != nullptr ? static_cast<double>(direct[at]) : scores[static_cast<std::size_t>(at)]; };
+  std::vector<double> best_score, best_id;
+  for (std::int64_t t = 0; t < rows; ++t) {
+    std::int64_t best = 0;
+    for (std::int64_t id = 1; id < known; ++id) {
+      if (score(t * columns + id) > score(t * columns + best)) best = id;
+    }
+    best_score.push_back(known > 0 ? score(t * columns + best) : -std::numeric_limits<double>::infinity());
+    best_id.push_back(static_cast<double>(first + best));
+  }
+  if (part.whole > 0) {
+    const auto gathered = [&](const std::vector<double>& mine, const char* what) {
+      return to_doubles(ctx, part.gather(ctx, make_tensor(ctx, {rows}, DType::F64, mine, what), what));
+    };
+    const std::vector<double> all_scores = gathered(best_score, "best scores"), all_ids = gathered(best_id, "best ids");
+    best_score.assign(all_scores.begin(), all_scores.begin() + rows);
+    best_id.assign(all_ids.begin(), all_ids.begin() + rows);
+    for (std::size_t at = static_cast<std::size_t>(rows); at < all_scores.size(); ++at) {
+      const std::size_t t = at % static_cast<std::size_t>(rows);
+      if (all_scores[at] > best_score[t]) best_score[t] = all_scores[at], best_id[t] = all_ids[at];
+    }
+  }
+  return {best_id.begin(), best_id.end()};
+}
+
+void evaluate_batch(Session& session, HostBatch batch, const EvaluateOptions& options, EvaluationResult& result) {
+  Context& ctx = *session.ctx;
+  GradModeGuard no_graph(ctx, false);
+  pad_for_ranks(ctx, batch);
+  const DeviceBatch device = upload(ctx, batch);
+  const ForwardMode mode{.training = false, .without_linear_mixers = options.without_linear_mixers};
+  const Tensor logits = session.model->logits(ctx, device.ids, device.layout, mode);
+  const std::vector<double> losses = to_doubles(ctx, session.model->token_losses(ctx, logits, device.labels));
+  const std::vector<std::int64_t> best = best_ids(ctx, logits, session.config.model.vocab_size);
+  const std::vector<std::int32_t> labels = local_tokens(ctx, batch.cu_seqlens, batch.labels);
+  for (std::size_t t = 0; t < labels.size(); ++t) {
+    if (labels[t] == kIgnoreLabel) continue;
     result.nats += losses[t];
     result.predictions++;
-    const auto row = static_cast<std::int64_t>(t) * vocab;
-    const auto score = [&](std::int64_t id) { return direct != nullptr ? static_cast<double>(direct[row + id]) : scores[static_cast<std::size_t>(row + id)]; };
-    std::int64_t best = 0;
-    for (std::int64_t id = 1; id < vocab; ++id) {
-      if (score(id) > score(best)) best = id;
-    }
-    if (best == batch.labels[t]) result.correct++;
+    if (best[t] == labels[t]) result.correct++;
   }
 }
 

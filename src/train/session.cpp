@@ -2,6 +2,7 @@
 #include "src/train/session.h"
 
 #include "distributed/local_batch.h"
+#include "src/data/pad_batch.h"
 #include "src/train/activation_offload.h"
 #include "src/train/attention_report.h"
 #include "src/train/capacity.h"
@@ -90,6 +91,12 @@ std::map<std::string, std::string> data_content(const RunConfig& config) {
     content[part.prefix] = meta.index_hash + " " + meta.bin_hash;
   }
   return content;
+}
+
+void pad_for_ranks(Context& ctx, HostBatch& batch) {
+  const ParallelState& place = parallel_state(ctx);
+  const std::int64_t cp = place.cp();
+  pad_documents(batch, cp > 1 ? 2 * cp : 1, cp * (place.sequence_parallel ? place.tp() : 1));
 }
 
 DeviceBatch upload(Context& ctx, const HostBatch& batch) {

@@ -46,5 +46,7 @@ struct DeviceBatch {
   LayoutPtr layout;
 };
 DeviceBatch upload(Context& ctx, const HostBatch& batch);
+// Lengthens documents so that the ranks of a model can share them evenly (pad_batch.h); nothing for one rank.
+void pad_for_ranks(Context& ctx, HostBatch& batch);
 
 }  // namespace deltron

@@ -90,6 +90,8 @@ LaunchedStep launch_step(Session& session, const std::vector<HostBatch>& micro_b
   session.model->parameters().start_main_gradients(ctx);
   const Tensor loss = accumulate_gradients(session, micro_batches, step.known_.valid_tokens, hook, -1);
   session.model->parameters().finish_main_gradients(ctx);
+  // Every rank has the part of its rows; those of one tensor-parallel group have the same.
+  if (const auto& group = parallel_state(ctx).data_context) group->all_reduce(ctx, loss, "loss of the step");
   optimizer.watch(ctx, loss);
   optimizer.step(ctx, lr);
   copy_to_host_later(ctx, loss, &landing->loss);

@@ -57,7 +57,7 @@ class LaunchedStep {
 };
 
 // This rank's micro-batches of the global batch; `whole`: what all ranks' are together (default: these are all). The loss and the gradients
-// are normalised by the valid tokens of the whole. A loss or a gradient that is not finite raises a sticky flag on the device: this update
+// are normalised by the valid tokens of the whole; the batches are padded for the ranks (pad_for_ranks). A loss or a gradient that is not finite raises a sticky flag on the device: this update
 // and all later ones change nothing.
 LaunchedStep launch_step(Session& session, const std::vector<HostBatch>& micro_batches, double lr, const MicroBatchHook& hook = {},
                          const std::optional<BatchCounts>& whole = std::nullopt);

@@ -322,7 +322,7 @@ class Loop {
       const std::int64_t step = progress_.step + (ahead_ ? 2 : 1);
       if (options_.ranks.size() == 1) poll_stop("training");
       if (!next_) prepare(step);
-      const AgreedStep agreed = next_->agreement ? agreement_.finish() : AgreedStep{counts_of(config_, next_->batches), ""};
+      const AgreedStep agreed = next_->agreement ? agreement_.finish() : AgreedStep{next_->counts, ""};
       if (!agreed.stop.empty()) throw StopRequested(agreed.stop);
       const std::vector<HostBatch> batches = std::move(next_->batches);
       next_.reset();
@@ -358,8 +358,10 @@ class Loop {
     const ParallelState& place = parallel_state(*session_.ctx);
     const std::int64_t cursor = progress_.consumed_samples + (step - progress_.step - 1) * config_.training.global_batch_size;
     next_.emplace(Next{own_batches(*loader_, config_, cursor, place), options_.ranks.size() > 1});
+    next_->counts = counts_of(config_, next_->batches);
     if (!next_->agreement) return;
-    agreement_.begin(counts_of(config_, next_->batches), place.tp() * place.cp(), time_is_up());
+    agreement_.begin(next_->counts, place.tp() * place.cp(), time_is_up());
+    for (HostBatch& batch : next_->batches) pad_for_ranks(*session_.ctx, batch);
   }
 
   bool evaluates_at(std::int64_t step) const {
@@ -447,7 +449,8 @@ class Loop {
   StepAgreement agreement_{channel_};
   struct Next {
     std::vector<HostBatch> batches;
-    bool agreement;  // was asked for
+    bool agreement;      // was asked for
+    BatchCounts counts = {};  // of these
   };
   std::optional<Next> next_;  // step, prepared
   struct Ahead {

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <memory>
 
 #include "tests/support/kernel_test.h"
 #include "tests/support/reference_cross_entropy.h"
@@ -152,6 +153,81 @@ TEST_P(CrossEntropy, a_label_outside_the_vocabulary_is_refused) {
   } else {
     EXPECT_THROW(c.forward(stream), Error);
   }
+}
+
+// The columns of a row on three ranks of different sizes, joined: what one rank finds.
+TEST_P(CrossEntropy, parts_of_the_vocabulary_join_to_the_whole) {
+  ThreadPool pool(2, false);
+  StreamHandle stream;
+  stream.pool = &pool;
+  for_each_storage([&](auto s) {
+    using S = decltype(s);
+    using C = ComputeType<S>;
+    constexpr std::int64_t kFirst[] = {0, 24, 48, 65};
+    const std::int64_t rows = 13, vocab = 65;
+    Case<S> whole(rows, vocab, 0);
+    whole.labels[3] = 64;
+    whole.labels[4] = 24;
+    whole.labels[5] = 23;
+    const auto want = reference_cross_entropy(whole.logits.values(), whole.labels, vocab);
+    const auto want_gradient = reference_cross_entropy_gradient(whole.logits.values(), whole.labels, whole.dloss.values(), vocab);
+    std::vector<C> parts(static_cast<std::size_t>(6 * rows));
+    Guarded<C> loss(1, 1, rows), log_sum_exp(1, 1, rows);
+    std::vector<std::unique_ptr<Case<S>>> cases;
+    for (int r = 0; r < 3; ++r) {
+      const std::int64_t first = kFirst[r], here = kFirst[r + 1] - first;
+      cases.push_back(std::make_unique<Case<S>>(rows, here, r));
+      Case<S>& c = *cases.back();
+      c.labels = whole.labels;
+      for (std::int64_t i = 0; i < rows; ++i) {
+        for (std::int64_t j = 0; j < here; ++j) c.logits.set(i * here + j, whole.logits.get(i * vocab + first + j));
+      }
+      kernels::CrossEntropyForwardArgs args;
+      args.rows = rows;
+      args.vocab = here;
+      args.dtype = kDTypeOf<S>;
+      args.logits = c.logits.view();
+      args.labels = c.labels.data();
+      args.first = first;
+      args.whole = vocab;
+      args.log_sum_exp = parts.data() + 2 * r * rows;
+      args.label_logit = parts.data() + (2 * r + 1) * rows;
+      under_test::cross_entropy_forward(args, stream);
+    }
+    kernels::CrossEntropyJoinArgs join;
+    join.rows = rows;
+    join.ranks = 3;
+    join.dtype = kDTypeOf<C>;
+    join.labels = whole.labels.data();
+    join.parts = parts.data();
+    join.loss = loss.data();
+    join.log_sum_exp = log_sum_exp.data();
+    under_test::cross_entropy_join(join, stream);
+    expect_close<C>(loss.values(), want.loss, "loss");
+    expect_close<C>(log_sum_exp.values(), want.log_sum_exp, "log_sum_exp");
+    EXPECT_TRUE(loss.untouched() && log_sum_exp.untouched());
+    for (int r = 0; r < 3; ++r) {
+      Case<S>& c = *cases[static_cast<std::size_t>(r)];
+      kernels::CrossEntropyBackwardArgs args;
+      args.rows = rows;
+      args.vocab = c.vocab;
+      args.dtype = kDTypeOf<S>;
+      args.logits = c.logits.view();
+      args.labels = c.labels.data();
+      args.first = kFirst[r];
+      args.whole = vocab;
+      args.log_sum_exp = log_sum_exp.data();
+      args.dloss = whole.dloss.data();
+      args.dlogits = c.dlogits.out();
+      under_test::cross_entropy_backward(args, stream);
+      std::vector<double> columns;
+      for (std::int64_t i = 0; i < rows; ++i) {
+        for (std::int64_t j = 0; j < c.vocab; ++j) columns.push_back(want_gradient[static_cast<std::size_t>(i * vocab + kFirst[r] + j)]);
+      }
+      expect_close<S>(c.dlogits.values(), columns, "dlogits");
+      EXPECT_TRUE(c.dlogits.untouched());
+    }
+  });
 }
 
 DELTRON_EVERY_TARGET(CrossEntropy);

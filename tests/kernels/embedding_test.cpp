@@ -21,6 +21,7 @@ struct Case {
   Guarded<C> table, dtable;
   Guarded<S> y, dy;
   std::vector<std::int32_t> ids;
+  std::int64_t first = 0, whole = 0;
   Case(std::int64_t t, std::int64_t v, std::int64_t h)
       : tokens(t), vocab(v), hidden(h), table(v, 1, h), dtable(v, 1, h), y(t, 1, h), dy(t, 1, h) {
     table.fill([](std::int64_t i) { return noise(1, i); });
@@ -34,6 +35,8 @@ struct Case {
     forward.vocab = vocab;
     forward.hidden = hidden;
     forward.ids = ids.data();
+    forward.first = first;
+    forward.whole = whole;
     forward.table = table.data();
     forward.table_dtype = kDTypeOf<C>;
     forward.y = y.data();
@@ -44,6 +47,8 @@ struct Case {
     backward.vocab = vocab;
     backward.hidden = hidden;
     backward.ids = ids.data();
+    backward.first = first;
+    backward.whole = whole;
     backward.dy = dy.data();
     backward.dtype = kDTypeOf<S>;
     backward.dtable = dtable.data();
@@ -108,6 +113,39 @@ TEST_P(Embedding, an_id_outside_the_vocabulary_is_refused) {
   } else {
     EXPECT_THROW(c.run(stream), Error);
   }
+}
+
+// Two parts of a table: their rows add up to the whole's, and each gradient is the whole's rows.
+TEST_P(Embedding, parts_of_the_table_add_up_to_the_whole) {
+  ThreadPool pool(2, false);
+  StreamHandle stream;
+  stream.pool = &pool;
+  for_each_storage([&](auto s) {
+    using S = decltype(s);
+    using C = ComputeType<S>;
+    const std::int64_t hidden = 17, vocab = 11, cut = 6;
+    Case<S> whole(53, vocab, hidden);
+    const auto want = reference_embedding(whole.table.values(), whole.ids, hidden);
+    std::vector<double> sum(want.size(), 0.0);
+    for (const std::int64_t first : {std::int64_t{0}, cut}) {
+      const std::int64_t here = first == 0 ? cut : vocab - cut;
+      Case<S> c(53, here, hidden);
+      c.ids = whole.ids;
+      c.first = first;
+      c.whole = vocab;
+      for (std::int64_t i = 0; i < here * hidden; ++i) {
+        c.table.set(i, whole.table.get(first * hidden + i));
+        c.dtable.set(i, whole.dtable.get(first * hidden + i));
+      }
+      c.run(stream);
+      const std::vector<double> y = c.y.values();
+      for (std::size_t i = 0; i < y.size(); ++i) sum[i] += y[i];
+      const auto gradient = reference_embedding_gradient(whole.dtable.values(), whole.ids, whole.dy.values(), hidden);
+      expect_close<C>(c.dtable.values(), {gradient.begin() + first * hidden, gradient.begin() + (first + here) * hidden}, "dtable", 4);
+      EXPECT_TRUE(c.y.untouched() && c.dtable.untouched());
+    }
+    expect_close<S>(sum, want, "y");
+  });
 }
 
 DELTRON_EVERY_TARGET(Embedding);

@@ -9,7 +9,7 @@
 namespace deltron::tools {
 
 LoadedModel load_model(const std::string& run, const std::string& step, const std::vector<std::string>& overrides) {
-  const RunConfig config = read_run_config(run, overrides);
+  RunConfig config = read_run_config(run, overrides);
   const std::vector<CheckpointSummary> checkpoints = list_checkpoints(run);
   std::string path;
   if (step.empty()) {

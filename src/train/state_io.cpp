@@ -1,7 +1,10 @@
 // See state_io.h.
 #include "src/train/state_io.h"
 
+#include <algorithm>
+
 #include "src/config/schema.h"
+#include "src/tensor/ops.h"
 #include "src/train/attention_report.h"
 
 namespace deltron {
@@ -9,8 +12,24 @@ namespace {
 
 struct NamedTensor {
   std::string name;
-  Tensor tensor;  // view on the device
+  Tensor tensor;         // this rank's part, a view on the device
+  Shape shape, offset;   // of the whole, and where the part begins in it
+  bool written_here;     // every element of the whole is written by one rank
 };
+
+// What of a tensor that lies like `logical` this rank holds of elements that exist: a vocabulary's padding does not.
+NamedTensor named(const Session& session, const std::string& name, const LogicalTensor& logical, const Tensor& like_parameter) {
+  NamedTensor part{name, logical.slice(like_parameter), logical.whole_shape(), logical.offset(), true};
+  if (logical.cut.dim >= 0) {
+    const auto dim = static_cast<std::size_t>(logical.cut.dim);
+    const std::int64_t there = std::clamp<std::int64_t>(part.shape[dim] - part.offset[dim], 0, part.tensor.size(logical.cut.dim));
+    if (there < part.tensor.size(logical.cut.dim)) part.tensor = part.tensor.slice(logical.cut.dim, 0, there);
+  }
+  const ParallelState& place = parallel_state(*session.ctx);
+  const bool replica = logical.cut.dim < 0 && place.tp_rank() > 0;  // all of it is on every tensor-parallel rank
+  part.written_here = place.dp_rank() == 0 && place.cp_rank() == 0 && !replica && logical.cut.first_holder && part.tensor.count() > 0;
+  return part;
+}
 
 // Weights in their own type, or masters in fp32 where the model is kept in a narrower type: the master is the truth.
 std::vector<NamedTensor> model_tensors(const Session& session) {
@@ -23,7 +42,7 @@ std::vector<NamedTensor> model_tensors(const Session& session) {
         if (parameters[i] == logical.parameter) whole = session.optimizer->state()[i].master;
       }
     }
-    tensors.push_back({logical.name, logical.slice(whole)});
+    tensors.push_back(named(session, logical.name, logical, whole));
   }
   return tensors;
 }
@@ -35,21 +54,24 @@ std::vector<NamedTensor> optimizer_tensors(const Session& session) {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       if (parameters[i] != logical.parameter) continue;
       const OptimizerStateTensors& state = session.optimizer->state()[i];
-      if (state.exp_avg.defined()) tensors.push_back({"exp_avg." + logical.name, logical.slice(state.exp_avg)});
-      if (state.exp_avg_sq.defined()) tensors.push_back({"exp_avg_sq." + logical.name, logical.slice(state.exp_avg_sq)});
+      if (state.exp_avg.defined()) tensors.push_back(named(session, "exp_avg." + logical.name, logical, state.exp_avg));
+      if (state.exp_avg_sq.defined()) tensors.push_back(named(session, "exp_avg_sq." + logical.name, logical, state.exp_avg_sq));
     }
   }
   return tensors;
 }
 
+// The parts that are written here, copied to the host. Parts cut along columns are no contiguous rows: gathered first.
 TensorGroup to_group(Context& ctx, const std::string& name, const std::vector<NamedTensor>& tensors, std::vector<HostArray>& keep) {
   TensorGroup group;
   group.name = name;
-  for (const NamedTensor& named : tensors) {
-    HostArray array = make_array(named.name, named.tensor.dtype(), named.tensor.shape());
-    copy_to_host(ctx, named.tensor, array.bytes.data());
+  for (const NamedTensor& part : tensors) {
+    if (!part.written_here) continue;
+    const Tensor flat = contiguous(ctx, part.tensor, "saved part");
+    HostArray array = make_array(part.name, flat.dtype(), flat.shape());
+    copy_to_host(ctx, flat, array.bytes.data());
     keep.push_back(std::move(array));
-    group.tensors.push_back(keep.back().view());
+    group.tensors.emplace_back(keep.back().view(), part.shape, Block{part.offset, flat.shape()});
   }
   return group;
 }
@@ -61,6 +83,9 @@ nlohmann::json update_fingerprint(const Session& session) {
   print["threads"] = session.ctx->pool().threads();
   print["instruction_set"] = instruction_set();
   print["device"] = device_name(session.ctx->device());
+  const ParallelState& place = parallel_state(*session.ctx);
+  print["ranks"] = "tp " + std::to_string(place.tp()) + (place.sequence_parallel ? " with sequence parallelism" : "") + ", cp " + std::to_string(place.cp()) +
+                   ", dp " + std::to_string(place.dp());
   const std::string attention = attention_kernels(*session.ctx, session.config);
   if (!attention.empty()) print["attention"] = attention;
   nlohmann::json keys;
@@ -96,6 +121,7 @@ SaveReport save_run(Session& session, const TrainProgress& progress, const std::
   options.retention.keep_last = session.config.checkpoint.keep_last;
   options.retention.keep_every = session.config.checkpoint.keep_every;
   options.observer = observer;
+  if (session.channel->size() > 1) options.ranks = session.channel.get();
   return save_checkpoint(run, content, options);
 }
 
@@ -107,12 +133,13 @@ LoadedRun load_run(Session& session, const CheckpointReader& reader, bool weight
     wanted.insert(wanted.end(), more.begin(), more.end());
   }
   std::vector<std::string> names;
-  for (const NamedTensor& named : wanted) names.push_back(named.name);
+  for (const NamedTensor& part : wanted) names.push_back(part.name);
   reader.require_names(names, weights_only || !session.optimizer);
-  for (const NamedTensor& named : wanted) {
-    const HostArray found = reader.read_block(named.name, named.tensor.shape(), whole_block(named.tensor.shape()));
-    const HostArray array = converted(found.view(), named.tensor.dtype());
-    copy_from_host(ctx, named.tensor, array.bytes.data());
+  for (const NamedTensor& part : wanted) {
+    if (part.tensor.count() == 0) continue;  // only padding of a vocabulary is here
+    const HostArray found = reader.read_block(part.name, part.shape, Block{part.offset, part.tensor.shape()});
+    const HostArray array = converted(found.view(), part.tensor.dtype());
+    copy_from_host(ctx, part.tensor, array.bytes.data());
   }
   if (session.optimizer) session.optimizer->weights_from_masters(ctx);
   LoadedRun loaded;
@@ -125,8 +152,8 @@ LoadedRun load_run(Session& session, const CheckpointReader& reader, bool weight
     loaded.progress.source_samples = state.value("source_samples", std::int64_t{0});
     session.optimizer->set_updates(state.at("optimizer_updates").get<std::int64_t>());
     const nlohmann::json before = state.at("fingerprint"), now = update_fingerprint(session);
-    for (const char* key : {"threads", "instruction_set", "device", "attention"}) {
-      if (!before.contains(key) || !now.contains(key)) continue;  // no softmax attention, or a checkpoint from before it was recorded
+    for (const char* key : {"threads", "instruction_set", "device", "ranks", "attention"}) {
+      if (!before.contains(key) || !now.contains(key)) continue;  // no softmax attention, or a checkpoint from before these were recorded
       if (before.at(key) != now.at(key)) {
         loaded.differences.push_back(std::string(key) + ": " + before.at(key).dump() + " then, " + now.at(key).dump() + " now");
       }

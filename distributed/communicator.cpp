@@ -12,6 +12,21 @@ void check_tensor(const Tensor& tensor, const char* what) {
   DELTRON_CHECK(tensor.defined() && tensor.is_contiguous(), what, ": a tensor that is exchanged is contiguous");
 }
 
+class Observed {
+ public:
+  Observed(CollectiveObserver* observer, const Collective& call, const std::string& label, int ranks) : observer_(observer) {
+    if (observer_ != nullptr) observer_->begin(call, label, ranks);
+  }
+  ~Observed() {
+    if (observer_ != nullptr) observer_->end();
+  }
+  Observed(const Observed&) = delete;
+  Observed& operator=(const Observed&) = delete;
+
+ private:
+  CollectiveObserver* observer_;
+};
+
 Event complete_now() {
   Event event;
   event.signal();
@@ -77,7 +92,37 @@ Event Communicator::run(Context& ctx, Collective call, const Tensor& from, const
   known->link_bytes += bytes_on_link(call, size_);
   if (ctx.is_meta()) return complete_now();  // nothing to move
   const ProfileRange range(ctx, RangeKind::Communication, call.what);
+  if (later) later_ = call;
+  const Observed observed(later ? nullptr : observer_.get(), call, label_, size_);
   return start(ctx, call, later);
+}
+
+std::shared_ptr<Communicator> Communicator::split(Context& ctx, int colour, const std::string& label) {
+  const Observed observed(observer_.get(), {.kind = CollectiveKind::Barrier, .what = "split"}, label_, size_);
+  std::shared_ptr<Communicator> group = split_group(ctx, colour, label);
+  group->set_observer(observer_);
+  const std::lock_guard<std::mutex> lock(children_mutex_);
+  children_.push_back(group);
+  return group;
+}
+
+std::vector<std::shared_ptr<Communicator>> Communicator::children() {
+  std::vector<std::shared_ptr<Communicator>> alive;
+  const std::lock_guard<std::mutex> lock(children_mutex_);
+  for (const std::weak_ptr<Communicator>& child : children_) {
+    if (std::shared_ptr<Communicator> group = child.lock()) alive.push_back(std::move(group));
+  }
+  return alive;
+}
+
+void Communicator::abort_all(const std::string& reason) {
+  abort(reason);
+  for (const std::shared_ptr<Communicator>& child : children()) child->abort_all(reason);
+}
+
+void Communicator::check_all() {
+  check();
+  for (const std::shared_ptr<Communicator>& child : children()) child->check_all();
 }
 
 void Communicator::all_reduce(Context& ctx, const Tensor& data, const char* what, ReduceOp op) {
@@ -132,7 +177,10 @@ Event Communicator::reduce_scatter_later(Context& ctx, const Tensor& all, const 
 }
 
 void Communicator::finish(Context& ctx, const Event& event) {
-  ctx.compute_waits(event);
+  {
+    const Observed observed(observer_.get(), later_, label_, size_);
+    ctx.compute_waits(event);
+  }
   check_health();
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,14 @@ struct CollectiveTotals {
   CollectiveKind kind = CollectiveKind::Barrier;
   std::int64_t calls = 0;
   double link_bytes = 0;  // bytes_on_link, summed
+};
+
+// Is told when this rank's thread enters and leaves a call in which it may wait for others. From that thread.
+class CollectiveObserver {
+ public:
+  virtual ~CollectiveObserver() = default;
+  virtual void begin(const Collective& call, const std::string& label, int ranks) = 0;
+  virtual void end() = 0;
 };
 
 class Communicator {
@@ -81,9 +90,15 @@ class Communicator {
 
   // Ends the group on this rank: calls under way and later ones throw Error(CommunicationFailed) with `reason`. From any thread.
   virtual void abort(const std::string& reason) = 0;
+  // The same for this group and all that were split from it.
+  void abort_all(const std::string& reason);
+  void check_all();  // check() of this group and of those
 
   // A group of those ranks that give the same colour, ordered by this group's ranks. All ranks call it, in one order.
-  virtual std::shared_ptr<Communicator> split(Context& ctx, int colour, const std::string& label) = 0;
+  std::shared_ptr<Communicator> split(Context& ctx, int colour, const std::string& label);
+
+  // Also of groups that are split from this one later.
+  void set_observer(std::shared_ptr<CollectiveObserver> observer) { observer_ = std::move(observer); }
 
   const std::vector<std::pair<std::string, CollectiveTotals>>& totals() const { return totals_; }  // in order of first call
   void clear_totals() { totals_.clear(); }
@@ -93,15 +108,21 @@ class Communicator {
   // Runs one collective of a group of two ranks or more. `later`: on a stream beside compute. The event is complete with the result;
   // without `later` compute has already been made to wait for it.
   virtual Event start(Context& ctx, const Collective& call, bool later) = 0;
+  virtual std::shared_ptr<Communicator> split_group(Context& ctx, int colour, const std::string& label) = 0;
   virtual void check_health() {}  // throws what ended the group
   virtual bool calls_alone() const { return false; }  // true: a group of one makes its back end's calls, too (tests)
 
  private:
+  std::vector<std::shared_ptr<Communicator>> children();
   Event run(Context& ctx, Collective call, const Tensor& from, const Tensor& to, bool later);
 
   int rank_, size_;
   std::string label_;
   std::vector<std::pair<std::string, CollectiveTotals>> totals_;
+  std::shared_ptr<CollectiveObserver> observer_;
+  Collective later_;  // the newest call beside compute
+  std::mutex children_mutex_;
+  std::vector<std::weak_ptr<Communicator>> children_;
 };
 
 }  // namespace deltron

@@ -77,7 +77,7 @@ class GlooCommunicator : public Communicator {
     mesh_->close();
   }
 
-  std::shared_ptr<Communicator> split(Context&, int colour, const std::string& label) override {
+  std::shared_ptr<Communicator> split_group(Context&, int colour, const std::string& label) override {
     std::int64_t mine = colour;
     std::vector<std::int64_t> colours(static_cast<std::size_t>(size()), mine);
     if (size() > 1) {

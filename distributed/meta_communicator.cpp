@@ -12,7 +12,7 @@ class MetaCommunicator : public Communicator {
   const char* backend() const override { return "meta"; }
   void abort(const std::string&) override {}  // nobody waits
 
-  std::shared_ptr<Communicator> split(Context&, int, const std::string& label) override {
+  std::shared_ptr<Communicator> split_group(Context&, int, const std::string& label) override {
     DELTRON_CHECK(false, "group ", this->label(), ": one rank on meta does not know who shares its colour in '", label, "'");
     return nullptr;
   }

@@ -88,7 +88,7 @@ class NcclCommunicator : public Communicator {
     end({"the group was ended", place(), reason.empty() ? "aborted" : reason, "", ""});
   }
 
-  std::shared_ptr<Communicator> split(Context&, int colour, const std::string& label) override {
+  std::shared_ptr<Communicator> split_group(Context&, int colour, const std::string& label) override {
     DELTRON_CHECK(colour >= 0, "colour ", colour);
     ncclComm_t made = nullptr;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;

@@ -124,7 +124,7 @@ class ThreadCommunicator : public Communicator {
   const char* backend() const override { return "threads"; }
   void abort(const std::string& reason) override { meeting_->abort(reason); }
 
-  std::shared_ptr<Communicator> split(Context&, int colour, const std::string& label) override {
+  std::shared_ptr<Communicator> split_group(Context&, int colour, const std::string& label) override {
     std::vector<int> colours;
     std::int64_t mine = colour;
     meeting_->meet(rank(), {.kind = CollectiveKind::AllGather, .dtype = DType::I64, .send = &mine, .count = 1, .what = "split"},

@@ -9,6 +9,7 @@
 #include "src/train/run_folder.h"
 #include "src/train/trainer.h"
 #include "tools/command.h"
+#include "tools/train_ranks.h"
 
 namespace deltron::tools {
 namespace {
@@ -23,6 +24,7 @@ class TrainCommand : public Command {
            "  deltron train -c configs/kjv_tiny.yaml optimizer.lr=2e-3 --dry-run\n"
            "  deltron train -c runs/first/config.yaml --resume auto\n"
            "  deltron train -c configs/kjv_tiny.yaml --profile steps=10:12 training.train_iters=12 checkpoint.save=runs/profiled\n"
+           "  deltron launch --nproc-per-node 2 train -c configs/kjv_tiny.yaml parallel.tensor_model_parallel_size=2 checkpoint.save=runs/two\n"
            "  deltron train -c configs/kjv_tiny.yaml --load runs/first --weights-only checkpoint.save=runs/second\n";
   }
   void declare(OptionSet& options) override {
@@ -53,6 +55,11 @@ class TrainCommand : public Command {
     const LoadedConfig loaded = load_config(config_, overrides_);
     require_data(loaded);
     const RunConfig& config = loaded.config;
+    TrainRanks job(read_rank_environment(process_environment()));
+    validate_or_throw(config, loaded.sources, job.place().world_size);
+    if (timed && job.several()) {
+      usage_error(name(), "--minutes measures one rank alone, and this is one of " + std::to_string(job.place().world_size), "set training.train_iters");
+    }
     if (config.training.device == DeviceKind::Meta && !dry_run_) {
       throw Error(ErrorCode::ConfigNotAvailable, ErrorText{"training.device: meta counts memory and computes nothing", "deltron train", "",
                                                            "a run needs a device that computes", "use 'deltron plan', or training.device=cpu"});
@@ -62,7 +69,8 @@ class TrainCommand : public Command {
     }
     if (dry_run_) {
       if (!config.checkpoint.save.empty()) require_writable(config.checkpoint.save);
-      io.out << to_text(make_plan(config));
+      if (job.place().rank != 0) return ExitCode::Done;
+      io.out << to_text(make_plan(config, job.place().world_size));
       const std::int64_t samples = config.training.train_iters * config.training.global_batch_size;
       io.out << "data        " << make_sample_source(data_options(config), Split::Train, samples)->describe() << "\n";
       return ExitCode::Done;
@@ -75,7 +83,11 @@ class TrainCommand : public Command {
     options.load = load_;
     options.weights_only = weights_only_;
     options.profile = !profile_.empty();
-    const TrainOutcome outcome = train(config, options);
+    job.meet(config);
+    options.ranks = job.ranks();
+    TrainOutcome outcome;
+    job.run([&] { outcome = train(config, options); });
+    if (outcome.stopped && job.place().rank != 0) return ExitCode::StoppedAndSaved;
     if (outcome.stopped) {
       log_warning("stopped by " + outcome.reason + " at step " + std::to_string(outcome.progress.step) +
                   (config.checkpoint.save.empty()
@@ -83,6 +95,7 @@ class TrainCommand : public Command {
                        : "; saved, go on with: deltron train -c " + outcome.config_file));
       return ExitCode::StoppedAndSaved;
     }
+    if (job.place().rank != 0) return ExitCode::Done;
     if (outcome.losses.empty()) {
       io.out << "nothing left to train: step " << outcome.progress.step << " of " << config.training.train_iters;
     } else {

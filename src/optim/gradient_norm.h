@@ -4,14 +4,22 @@
 
 #include <vector>
 
+#include "distributed/communicator.h"
 #include "src/optim/multi_tensor.h"
 
 namespace deltron {
 
+// Of a model that is cut over ranks: which gradients this rank counts in the norm, so that all ranks of `group` together count each element
+// once. Without a group a rank counts all it has.
+struct CountedGradients {
+  std::vector<Tensor> gradients = {};
+  std::shared_ptr<Communicator> group = nullptr;
+};
+
 class GradientNorm {
  public:
   // `gradients`: contiguous, fp32 or fp64, in a fixed order. They stay where they are.
-  GradientNorm(Context& ctx, std::vector<Tensor> gradients);
+  GradientNorm(Context& ctx, std::vector<Tensor> gradients, CountedGradients counted = {});
 
   // Launches norm, clipping factor and flag. clip 0: no clipping.
   void compute(Context& ctx, double clip);
@@ -48,6 +56,9 @@ class GradientNorm {
  private:
   std::vector<Tensor> gradients_;
   MultiTensor table_;
+  CountedGradients counted_;
+  MultiTensor counted_table_;
+  Tensor counted_partials_, counted_bad_;  // with a group
   Tensor partials_, bad_, squared_, scale_, norm_, flag_, watched_;
 };
 

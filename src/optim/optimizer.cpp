@@ -16,8 +16,8 @@ std::vector<Tensor> gradients_of(const std::vector<OptimizedParameter>& paramete
 
 }  // namespace
 
-Optimizer::Optimizer(Context& ctx, const OptimizerConfig& config, std::vector<OptimizedParameter> parameters)
-    : config_(config), parameters_(std::move(parameters)), norm_(ctx, gradients_of(parameters_)) {
+Optimizer::Optimizer(Context& ctx, const OptimizerConfig& config, std::vector<OptimizedParameter> parameters, CountedGradients counted)
+    : config_(config), parameters_(std::move(parameters)), norm_(ctx, gradients_of(parameters_), std::move(counted)) {
   for (const OptimizedParameter& parameter : parameters_) {
     DELTRON_CHECK(parameter.weight.is_contiguous() && parameter.weight.shape() == parameter.gradient.shape(), "parameter '", parameter.name,
                   "' ", shape_text(parameter.weight.shape()), ", gradient ", shape_text(parameter.gradient.shape()));

@@ -26,7 +26,7 @@ struct OptimizerStateTensors {
 
 class Optimizer {
  public:
-  Optimizer(Context& ctx, const OptimizerConfig& config, std::vector<OptimizedParameter> parameters);
+  Optimizer(Context& ctx, const OptimizerConfig& config, std::vector<OptimizedParameter> parameters, CountedGradients counted = {});
 
   // One update from the main gradients: norm, clipping, update. Once a norm or a watched loss was not finite, the device's flag stays up and
   // neither this nor any later update changes anything; whoever reads the flag takes the count of updates back.

@@ -58,6 +58,7 @@ Context::Context(const ContextOptions& options) : options_(options) {
   const int threads = options.threads > 0 ? options.threads : available_cores();
   // A plan needs the number of threads for workspace sizes, but no running workers beyond it: they sleep.
   pool_ = std::make_unique<ThreadPool>(threads, options.pin_threads && !is_meta());
+  if (cuda) cuda_use_device(options.device_index);
   if (cuda) cuda_ = std::make_unique<CudaContext>();
   memory_ = std::make_shared<Allocator>(is_meta() ? make_meta_memory() : cuda ? make_cuda_memory() : make_cpu_memory(), options.memory_capacity);
   host_memory_ = std::make_shared<Allocator>(is_meta() ? make_meta_memory() : cuda ? make_pinned_memory() : make_cpu_memory());

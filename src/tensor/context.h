@@ -22,6 +22,7 @@ class RangeRecorder;
 struct ContextOptions {
   DeviceKind device = DeviceKind::Cpu;
   DeviceKind planned_device = DeviceKind::Cpu;  // meta: whose workspaces are counted
+  int device_index = 0;                         // cuda: which one
   int threads = 0;                              // 0: all cores this process may use
   bool pin_threads = true;
   std::int64_t memory_capacity = 0;             // bytes; 0: what the device has

@@ -140,6 +140,15 @@ void require_cuda() {
                         status.fix + ", or set training.device: cpu"});
 }
 
+void cuda_use_device(int index) {
+  const CudaStatus status = cuda_status();
+  if (index >= static_cast<int>(status.devices.size())) {
+    throw Error(ErrorCode::DeviceUnavailable, ErrorText{"there is no GPU " + std::to_string(index), "this machine", std::to_string(status.devices.size()) + " visible",
+                                                        "GPUs count from 0", "check nvidia-smi and CUDA_VISIBLE_DEVICES"});
+  }
+  check(cudaSetDevice(index), "choose the device");
+}
+
 void* cuda_make_stream() {
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");

@@ -34,6 +34,8 @@ struct CudaStatus {
 CudaStatus cuda_status();
 // Throws ErrorCode::DeviceUnavailable, with the reason, unless the device can be used.
 void require_cuda();
+// Which device the calling thread means from now on. Throws ErrorCode::DeviceUnavailable where there are fewer.
+void cuda_use_device(int index);
 
 // Streams and events are native handles behind void*; every failure is thrown (kernels/cuda/error.h).
 void* cuda_make_stream();

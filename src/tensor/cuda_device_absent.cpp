@@ -23,6 +23,7 @@ CudaStatus cuda_status() {
   return status;
 }
 void require_cuda() { refuse(); }
+void cuda_use_device(int) { refuse(); }
 void* cuda_make_stream() { refuse(); }
 void cuda_free_stream(void*) {}
 void* cuda_make_event() { refuse(); }

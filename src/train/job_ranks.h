@@ -1,5 +1,5 @@
-// The ranks of a job as the training loop sees them: one group for the tensors of their devices, one for short texts and numbers between
-// their hosts. Must not know how they were made.
+// The ranks of a job as the training loop sees them: how the group for the tensors of their devices is made, one for short texts and numbers
+// between their hosts, and whom to tell what this rank does. Must not know what carries them.
 #pragma once
 
 #include <functional>
@@ -11,19 +11,31 @@
 namespace deltron {
 
 struct JobRanks {
-  std::shared_ptr<Communicator> world;           // null: one rank alone
-  std::shared_ptr<Communicator> control;         // the same ranks; host memory, whatever the device
-  std::function<void(const std::string&)> note;  // what this rank is about to do ("step 12"), for whoever watches it; may be empty
-  std::string launcher;                          // where rank and size come from ("torchrun")
-  int local_size = 1;                            // ranks on this machine, which share its memory and processors
-  int planned = 1;                               // without `world`, on meta: ranks of the job that is only counted
+  int own_rank = 0, count = 1;
+  int local_rank = 0, local_size = 1;            // among those on this machine, which share its memory, processors and GPUs
+  std::shared_ptr<Communicator> control;         // all ranks; host memory, whatever the device. Null for one rank, and on meta
+  std::function<std::shared_ptr<Communicator>(Context& ctx)> connect = {};  // makes the group for tensors of `ctx`
+  std::function<void(const std::string&)> note = {};  // what this rank is about to do ("step 12"); may be empty
+  std::string launcher = {};                     // where rank and size come from ("torchrun")
 
-  int rank() const { return world ? world->rank() : 0; }
-  int size() const { return world ? world->size() : planned; }
-  bool leads() const { return rank() == 0; }     // writes what is written once a job
+  int rank() const { return own_rank; }
+  int size() const { return count; }
+  bool leads() const { return own_rank == 0; }   // writes what is written once a job
   void says(const std::string& what) const {
     if (note) note(what);
   }
 };
+
+// For thread ranks (tests): both groups are `world`, which carries host memory.
+inline JobRanks job_of(const std::shared_ptr<Communicator>& world) {
+  JobRanks ranks;
+  ranks.own_rank = world->rank();
+  ranks.count = ranks.local_size = world->size();
+  ranks.local_rank = world->rank();
+  if (world->size() == 1) return ranks;
+  ranks.control = world;
+  ranks.connect = [world](Context&) { return world; };
+  return ranks;
+}
 
 }  // namespace deltron

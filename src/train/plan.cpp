@@ -30,7 +30,7 @@ Plan make_plan(const RunConfig& config, int ranks) {
   plan.config = config;
   plan.machine = machine_memory();
   JobRanks job;
-  job.planned = std::max(ranks, static_cast<int>(config.parallel.tensor_model_parallel_size * config.parallel.context_parallel_size));
+  job.count = std::max(ranks, static_cast<int>(config.parallel.tensor_model_parallel_size * config.parallel.context_parallel_size));
   Session session = make_session(config, true, DeviceKind::Meta, job);
   plan.attention = attention_report(*session.ctx, config);
   for (const LogicalTensor& logical : session.model->parameters().logical()) {

@@ -1,8 +1,13 @@
 // See session.h.
 #include "src/train/session.h"
 
+#include <unistd.h>
+
+#include <algorithm>
+
 #include "distributed/local_batch.h"
 #include "src/data/pad_batch.h"
+#include "src/tensor/cuda_device.h"
 #include "src/train/activation_offload.h"
 #include "src/train/attention_report.h"
 #include "src/train/capacity.h"
@@ -52,6 +57,23 @@ DataOptions data_options(const RunConfig& config, std::int64_t seq_length) {
   return options;
 }
 
+namespace {
+
+// Parts of the model that several tensor-parallel ranks hold alike count on the first of them.
+CountedGradients counted_gradients(const Session& session) {
+  const ParallelState& place = parallel_state(*session.ctx);
+  CountedGradients counted;
+  if (place.tp() == 1) return counted;
+  counted.group = place.tensor;
+  for (const LogicalTensor& logical : session.model->parameters().logical()) {
+    const bool first = logical.cut.dim < 0 ? place.tp_rank() == 0 : logical.cut.first_holder;
+    if (first) counted.gradients.push_back(logical.slice(logical.parameter->main_gradient));
+  }
+  return counted;
+}
+
+}  // namespace
+
 Session make_session(const RunConfig& config, bool trainable, DeviceKind device, const JobRanks& ranks) {
   Session session;
   session.config = config;
@@ -60,13 +82,23 @@ Session make_session(const RunConfig& config, bool trainable, DeviceKind device,
   ContextOptions options = context_options(config);
   options.planned_device = options.device == DeviceKind::Meta ? DeviceKind::Cpu : options.device;
   options.device = device;
+  if (ranks.local_size > 1 && device != DeviceKind::Meta) {  // processors are shared: no rank pins its threads to the same ones
+    options.pin_threads = false;
+    if (options.threads == 0) options.threads = std::max(1, available_cores() / ranks.local_size);
+    const auto gpus = static_cast<int>(device == DeviceKind::Cuda ? cuda_status().devices.size() : 0);
+    if (gpus > 0) options.device_index = ranks.local_rank % gpus;
+  }
   // A plan counts past the limit, so that it can tell by how much.
   if (device != DeviceKind::Meta) options.memory_capacity = memory_limit_bytes(config);
   session.ctx = std::make_unique<Context>(options);
-  if (device == DeviceKind::Meta && ranks.planned > 1) {
-    set_meta_parallel_state(*session.ctx, rank_grid(config, ranks.planned), config.parallel.sequence_parallel);
+  if (ranks.size() > 1) {
+    const RankGrid grid = rank_grid(config, ranks.size());
+    if (device == DeviceKind::Meta) {
+      set_meta_parallel_state(*session.ctx, grid, config.parallel.sequence_parallel);
+    } else {
+      set_parallel_state(*session.ctx, ranks.connect(*session.ctx), grid, config.parallel.sequence_parallel);
+    }
   }
-  if (ranks.world) set_parallel_state(*session.ctx, ranks.world, rank_grid(config, ranks.size()), config.parallel.sequence_parallel);
   attention_report(*session.ctx, config);  // asks for what can be had, or says why not
   const auto seed = static_cast<std::uint64_t>(config.training.seed);
   session.model = std::make_unique<HybridLanguageModel>(*session.ctx, config.model, model_dtype(config), trainable, seed);
@@ -77,7 +109,7 @@ Session make_session(const RunConfig& config, bool trainable, DeviceKind device,
   for (const ParameterPtr& parameter : session.model->parameters().all()) {
     parameters.push_back({parameter->spec.name, parameter->value.detached(), parameter->main_gradient, parameter->spec.weight_decay});
   }
-  session.optimizer = std::make_unique<Optimizer>(*session.ctx, config.optimizer, std::move(parameters));
+  session.optimizer = std::make_unique<Optimizer>(*session.ctx, config.optimizer, std::move(parameters), counted_gradients(session));
   session.optimizer->masters_from_weights(*session.ctx);
   return session;
 }
@@ -91,6 +123,17 @@ std::map<std::string, std::string> data_content(const RunConfig& config) {
     content[part.prefix] = meta.index_hash + " " + meta.bin_hash;
   }
   return content;
+}
+
+std::string rank_place_text(const Session& session) {
+  const ParallelState& place = parallel_state(*session.ctx);
+  std::string text = "tp " + std::to_string(place.tp_rank()) + " cp " + std::to_string(place.cp_rank()) + " dp " + std::to_string(place.dp_rank());
+  char host[256] = {};
+  if (gethostname(host, sizeof(host) - 1) == 0) text += ", machine " + std::string(host);
+  if (session.ctx->device() != DeviceKind::Cuda) return text + ", cpu, " + std::to_string(session.ctx->pool().threads()) + " threads";
+  const auto index = static_cast<std::size_t>(session.ctx->options().device_index);
+  const CudaStatus status = cuda_status();
+  return text + ", cuda:" + std::to_string(index) + (index < status.devices.size() ? " " + status.devices[index].name + " " + status.devices[index].pci : "");
 }
 
 void pad_for_ranks(Context& ctx, HostBatch& batch) {

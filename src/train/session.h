@@ -39,6 +39,9 @@ std::map<std::string, std::string> data_content(const RunConfig& config);
 // Allocates and initialises. `device` Meta: nothing is allocated, everything is counted. `ranks`: of a job of several; every rank calls it.
 Session make_session(const RunConfig& config, bool trainable, DeviceKind device, const JobRanks& ranks = {});
 
+// "tp 0 cp 1 dp 0, machine a, cuda:1 NVIDIA H200"
+std::string rank_place_text(const Session& session);
+
 // A micro-batch on the device: of several context-parallel ranks, this one's rows of it.
 struct DeviceBatch {
   Tensor ids;     // I32 [T]

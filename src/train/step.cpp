@@ -50,6 +50,14 @@ Tensor accumulate_gradients(Session& session, const std::vector<HostBatch>& micr
   return sum;
 }
 
+// Every main gradient becomes that of the whole global batch.
+void sum_gradients_over_ranks(Session& session) {
+  Context& ctx = *session.ctx;
+  const ParallelState& place = parallel_state(ctx);
+  session.model->parameters().sum_partial_gradients(ctx);
+  if (place.data_context) place.data_context->all_reduce(ctx, session.model->parameters().gradient_buffer(), "gradients");
+}
+
 }  // namespace
 
 BatchCounts counts_of(const RunConfig& config, const std::vector<HostBatch>& micro_batches) {
@@ -90,6 +98,7 @@ LaunchedStep launch_step(Session& session, const std::vector<HostBatch>& micro_b
   session.model->parameters().start_main_gradients(ctx);
   const Tensor loss = accumulate_gradients(session, micro_batches, step.known_.valid_tokens, hook, -1);
   session.model->parameters().finish_main_gradients(ctx);
+  sum_gradients_over_ranks(session);
   // Every rank has the part of its rows; those of one tensor-parallel group have the same.
   if (const auto& group = parallel_state(ctx).data_context) group->all_reduce(ctx, loss, "loss of the step");
   optimizer.watch(ctx, loss);

@@ -87,6 +87,7 @@ class Loop {
       log_warning("training.threads " + std::to_string(session_.ctx->pool().threads()) + " exceeds the " + std::to_string(available_cores()) +
                   " processors that this process may use: the bits of so many threads, but slower than with fewer");
     }
+    if (options_.ranks.size() > 1) report_ranks();
     poll_stop("start-up");
     session_.data_content = data_content(config_);
     if (resumed) load(*resumed);
@@ -124,6 +125,19 @@ class Loop {
                        {"seed", config_.training.seed}, {"loaded", loaded_from_}});
     }
     owes_evaluation_ = channel_.from_first(owes_evaluation_ ? "evaluates" : "") == "evaluates";
+  }
+
+  // Which rank runs where, and its place in the grid.
+  void report_ranks() {
+    const ParallelState& place = parallel_state(*session_.ctx);
+    const std::string mine = rank_place_text(session_);
+    const std::vector<std::string> all = channel_.exchange(mine);
+    log_info(std::to_string(options_.ranks.size()) + " ranks (" + options_.ranks.launcher + "), " + place.world->backend() + ": tp " +
+             std::to_string(place.tp()) + (place.sequence_parallel ? " with sequence parallelism" : "") + " x cp " + std::to_string(place.cp()) + " x dp " +
+             std::to_string(place.dp()));
+    constexpr std::size_t kMost = 16;
+    for (std::size_t rank = 0; rank < std::min(all.size(), kMost); ++rank) log_info("  rank " + std::to_string(rank) + ": " + all[rank]);
+    if (all.size() > kMost) log_info("  and " + std::to_string(all.size() - kMost) + " more");
   }
 
   // What can be refused before anything is read or built.

@@ -8,6 +8,12 @@
 #include "src/base/error.h"
 
 namespace deltron {
+namespace {
+
+// The watchdog judges first: it knows what the other ranks do.
+constexpr double kAfterWatchdog = 15;
+
+}  // namespace
 
 ProcessWorld::ProcessWorld(const RankEnvironment& place, const ProcessWorldOptions& options) : options_(options), place_(place) {
   const bool one_machine = place.local_size == place.world_size;
@@ -39,7 +45,7 @@ ProcessWorld::ProcessWorld(const RankEnvironment& place, const ProcessWorldOptio
   watchdog_ = std::make_shared<Watchdog>(store_, watch);
   GlooOptions gloo;
   gloo.address = own_address_;
-  gloo.timeout_seconds = options.timeout_seconds;
+  gloo.timeout_seconds = options.timeout_seconds + kAfterWatchdog;
   gloo.label = "hosts";
   gloo.key_prefix = "gloo/hosts";
   const std::shared_ptr<Communicator> control = make_gloo_group(store_, place.rank, place.world_size, gloo);
@@ -54,12 +60,12 @@ std::shared_ptr<Communicator> ProcessWorld::connect(Context& ctx) {
   std::shared_ptr<Communicator> world;
   if (options_.nccl) {
     NcclOptions nccl;
-    nccl.timeout_seconds = options_.timeout_seconds;
+    nccl.timeout_seconds = options_.timeout_seconds + kAfterWatchdog;
     world = make_nccl_group(ctx, store_, place_.rank, place_.world_size, nccl);
   } else {
     GlooOptions gloo;
     gloo.address = own_address_;
-    gloo.timeout_seconds = options_.timeout_seconds;
+    gloo.timeout_seconds = options_.timeout_seconds + kAfterWatchdog;
     world = make_gloo_group(store_, place_.rank, place_.world_size, gloo);
   }
   world->set_observer(watchdog_);

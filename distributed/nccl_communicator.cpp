@@ -1,6 +1,7 @@
 // See nccl_communicator.h.
 #include "distributed/nccl_communicator.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <deque>
@@ -60,9 +61,11 @@ ErrorText failure_text(const NcclFunctions& f, ncclResult_t result, const std::s
   return {what + " failed", place, details, "", "NCCL_DEBUG=WARN makes NCCL tell more"};
 }
 
-// Polls until NCCL is done with what `result` came from. `ask` gives the newest result.
+// Polls until NCCL is done with what `result` came from. `ask` gives the newest result; it is asked at least once, since some calls (splits) say
+// that they have succeeded when they have only begun.
 template <class Ask>
 ncclResult_t settled(ncclResult_t result, Clock::time_point limit, const Ask& ask) {
+  if (result == ncclSuccess) result = ask();
   for (int polls = 0; result == ncclInProgress && Clock::now() < limit; ++polls) {
     if (polls > 100) std::this_thread::sleep_for(std::chrono::microseconds(polls > 1000 ? 1000 : 20));
     result = ask();
@@ -94,11 +97,15 @@ class NcclCommunicator : public Communicator {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     settle("split '" + label + "'", [&](ncclComm_t comm) { return f_->split(comm, colour, rank(), &made, &config); });
-    const ncclResult_t result = settled(ncclInProgress, after(options_.timeout_seconds), [&] { return state_of(made); });
+    // NCCL's own thread writes the new handle.
+    const ncclResult_t result = settled(ncclInProgress, after(options_.timeout_seconds), [&] {
+      const ncclComm_t handle = std::atomic_ref<ncclComm_t>(made).load();
+      return handle == nullptr ? ncclInProgress : state_of(handle);
+    });
     int place = 0, members = 0;
     if (result != ncclSuccess || f_->count(made, &members) != ncclSuccess || f_->user_rank(made, &place) != ncclSuccess) {
       const ErrorText text = failure_text(*f_, result, "split '" + label + "'", this->place());
-      f_->abort(made);
+      if (made != nullptr) f_->abort(made);
       throw Error(ErrorCode::CommunicationFailed, text);
     }
     NcclOptions options = options_;

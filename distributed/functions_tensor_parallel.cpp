@@ -97,6 +97,7 @@ RowExchangePtr tensor_parallel_exchange(Context& ctx) {
 }
 
 VocabularyShare vocabulary_share(std::int64_t vocabulary, int ranks, int rank) {
+  DELTRON_CHECK_GE(vocabulary, ranks, "ids of the vocabulary, tensor-parallel ranks");
   const std::int64_t each = vocabulary / ranks, more = vocabulary % ranks;
   return {each * rank + std::min<std::int64_t>(rank, more), each + (rank < more ? 1 : 0)};
 }

@@ -83,7 +83,11 @@ TEST(ParallelModel, a_vocabulary_that_does_not_divide) {
   what.config.linear_attention_freq.pattern = {0};
   what.lengths = {24};
   const ParallelResult expected = run_parallel(what, {});
-  for (const Ranks& ranks : {Ranks{2, 1, false}, Ranks{4, 1, true}}) test::compare(run_parallel(what, ranks), expected, Limits{}, ranks.name());
+  for (const Ranks& ranks : {Ranks{2, 1, false}, Ranks{4, 1, true}}) {
+    const ParallelResult actual = run_parallel(what, ranks);
+    test::compare(actual, expected, Limits{}, ranks.name());
+    for (const auto& [name, weights] : expected.weights) EXPECT_EQ(test::bits_of(actual.weights.at(name)), test::bits_of(weights)) << name;
+  }
 }
 
 // Ranks whose own rows hold no valid label, and layouts with data-parallel ranks, have the same loss.

@@ -92,8 +92,9 @@ RowExchangePtr tensor_parallel_exchange(Context& ctx) {
   const ParallelState& ranks = parallel_state(ctx);
   if (!ranks.tensor) return nullptr;
   if (ranks.sequence_parallel) return std::make_shared<const RowExchange>(RowExchange{gathered, scattered});
-  return std::make_shared<const RowExchange>(RowExchange{[](Context&, const Tensor& rows, const char*) { return rows; },
-                                                         [](Context& c, const Tensor& part, const char* what) { return summed(c, part, what, true); }});
+  const auto keep = [](Context&, const Tensor& rows, const char*) { return rows; };
+  const auto sum = [](Context& c, const Tensor& part, const char* what) { return summed(c, part, what, true); };
+  return std::make_shared<const RowExchange>(RowExchange{keep, sum});
 }
 
 VocabularyShare vocabulary_share(std::int64_t vocabulary, int ranks, int rank) {

@@ -71,7 +71,9 @@ TEST(ParallelModel, fp64_agrees_to_its_own_rounding) {
     what.config.hidden_dropout = what.config.attention_dropout = 0.1;
     if (second) what.config.experimental_attention_variant = ExperimentalAttentionVariant::Gdn2;
     const ParallelResult expected = test::run_parallel(what, {});
-    for (const Ranks& ranks : layouts()) report(ranks.name(), test::compare(test::run_parallel(what, ranks), expected, {1e-13, 1e-12, 1e-12}, ranks.name()));
+    for (const Ranks& ranks : layouts()) {
+      report(ranks.name(), test::compare(test::run_parallel(what, ranks), expected, {1e-13, 1e-12, 1e-12}, ranks.name()));
+    }
   }
 }
 

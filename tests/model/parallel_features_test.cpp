@@ -32,7 +32,9 @@ const std::vector<Feature>& features() {
       {"more_value_heads", more_value_heads, {{4, 2, true}}},
       {"more_value_heads_of_gdn2", [](TransformerConfig& c) { gdn2(c), more_value_heads(c); }, {{2, 4, false}}},
       {"tied", [](TransformerConfig& c) { c.untie_embeddings_and_output_weights = false; }, {{4, 1, true}, {2, 2, false}, {1, 2, false}}},
-      {"two_groups", [](TransformerConfig& c) { c.num_query_groups = 2; }, {{4, 2, true}, {2, 4, false}, {1, 4, false}, {4, 1, false}, {2, 1, false}}},
+      {"two_groups",
+       [](TransformerConfig& c) { c.num_query_groups = 2; },
+       {{4, 2, true}, {2, 4, false}, {1, 4, false}, {4, 1, false}, {2, 1, false}}},
       {"one_group", [](TransformerConfig& c) { c.num_query_groups = 1; }, {{2, 2, true}, {1, 2, false}, {8, 1, false}}},
       {"four_groups", [](TransformerConfig& c) { c.num_query_groups = 4; }, {{2, 4, false}, {2, 2, false}}},
       {"no_output_gate", [](TransformerConfig& c) { c.attention_output_gate = false; }, {{2, 2, false}}},
@@ -121,7 +123,8 @@ TEST(ParallelModel, bf16_stays_within_its_rounding) {
     what.dtype = DType::BF16;
     what.lengths = {40, 56, 40};
     const ParallelResult expected = run_parallel(what, {});
-    for (const Ranks& ranks : {Ranks{2, 1, false}, Ranks{2, 1, true}, Ranks{1, 2, false}, Ranks{2, 2, true}, Ranks{4, 1, false}, Ranks{1, 4, false}}) {
+    for (const Ranks& ranks :
+         {Ranks{2, 1, false}, Ranks{2, 1, true}, Ranks{1, 2, false}, Ranks{2, 2, true}, Ranks{4, 1, false}, Ranks{1, 4, false}}) {
       const test::Worst worst = test::compare(run_parallel(what, ranks), expected, ranks.cp > 1 ? model.with_context : model.limits,
                                               std::string(model.name) + " " + ranks.name());
       std::printf("    %-6s %-10s loss %.1e, gradients %.1e (%s), decay %.1e (%s)\n", model.name, ranks.name().c_str(), worst.loss, worst.gradient,

@@ -45,7 +45,9 @@ Count step_on(Context& ctx, const TransformerConfig& config, const RecomputePlan
   return {ctx.memory()->stats(), ranks.tensor->totals(), ranks.context->totals()};
 }
 
-void expect_same(const std::vector<std::pair<std::string, CollectiveTotals>>& actual, const std::vector<std::pair<std::string, CollectiveTotals>>& expected) {
+using Totals = std::vector<std::pair<std::string, CollectiveTotals>>;
+
+void expect_same(const Totals& actual, const Totals& expected) {
   ASSERT_EQ(actual.size(), expected.size());
   for (std::size_t i = 0; i < actual.size(); ++i) {
     EXPECT_EQ(actual[i].first, expected[i].first);

@@ -37,7 +37,9 @@ Tensor to_heads(Context& ctx, const Tensor& x, const HeadCut& cut, const Sequenc
   Tensor received = Tensor::empty(ctx, {all, cut.width}, x.dtype(), what);
   {
     const Tensor send = Tensor::empty(ctx, {all, cut.width}, x.dtype(), what);
-    for (const Move& move : cut.moves) convert(ctx, x.slice(1, move.begin, move.width), send.slice(0, move.rank * rows, rows).slice(1, move.at, move.width));
+    for (const Move& move : cut.moves) {
+      convert(ctx, x.slice(1, move.begin, move.width), send.slice(0, move.rank * rows, rows).slice(1, move.at, move.width));
+    }
     ranks.context->all_to_all(ctx, send, received, what);
   }
   Tensor heads = Tensor::empty(ctx, {all, cut.width}, x.dtype(), what);

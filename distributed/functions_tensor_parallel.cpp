@@ -92,11 +92,13 @@ RowExchangePtr tensor_parallel_exchange(Context& ctx) {
   const ParallelState& ranks = parallel_state(ctx);
   if (!ranks.tensor) return nullptr;
   if (ranks.sequence_parallel) return std::make_shared<const RowExchange>(RowExchange{gathered, scattered});
-  return std::make_shared<const RowExchange>(RowExchange{[](Context&, const Tensor& rows, const char*) { return rows; },
-                                                         [](Context& c, const Tensor& part, const char* what) { return summed(c, part, what, true); }});
+  const auto keep = [](Context&, const Tensor& rows, const char*) { return rows; };
+  const auto sum = [](Context& c, const Tensor& part, const char* what) { return summed(c, part, what, true); };
+  return std::make_shared<const RowExchange>(RowExchange{keep, sum});
 }
 
 VocabularyShare vocabulary_share(std::int64_t vocabulary, int ranks, int rank) {
+  DELTRON_CHECK_GE(vocabulary, ranks, "ids of the vocabulary, tensor-parallel ranks");
   const std::int64_t each = vocabulary / ranks, more = vocabulary % ranks;
   return {each * rank + std::min<std::int64_t>(rank, more), each + (rank < more ? 1 : 0)};
 }

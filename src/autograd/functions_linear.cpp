@@ -36,7 +36,16 @@ struct Exchange {
   const char* what = "";
   explicit operator bool() const { return functions != nullptr; }
   Tensor gather(Context& ctx, const Tensor& rows) const { return functions ? functions->gather(ctx, rows, what) : rows; }
-  Tensor reduce(Context& ctx, const Tensor& part) const { return functions ? functions->reduce(ctx, part, what) : part; }
+  // Parts of a sum are formed and exchanged in the compute type; the sum is rounded once, as that of one rank is.
+  DType part_dtype(DType dtype) const { return functions ? compute_dtype(dtype) : dtype; }
+  Tensor reduce(Context& ctx, const Tensor& part, DType dtype) const {
+    if (!functions) return part;
+    const Tensor sum = functions->reduce(ctx, part, what);
+    if (sum.dtype() == dtype) return sum;
+    const Tensor rounded = Tensor::empty(ctx, sum.shape(), dtype, what);
+    convert(ctx, sum, rounded);
+    return rounded;
+  }
 };
 
 class LinearNode : public Node {
@@ -49,10 +58,10 @@ class LinearNode : public Node {
     const bool rows = cut == WeightCut::Rows;
     const Tensor dy = rows ? call.output_gradient(0) : exchange.gather(ctx, call.output_gradient(0)), w = weight.get();
     if (call.wanted(0)) {
-      Tensor dx = rows && exchange ? Tensor::empty(ctx, {dy.size(0), w.size(1)}, dy.dtype(), "gradient")
+      Tensor dx = rows && exchange ? Tensor::empty(ctx, {dy.size(0), w.size(1)}, exchange.part_dtype(dy.dtype()), "gradient")
                                    : call.destination(0, {dy.size(0), w.size(1)}, dy.dtype());
       matmul(ctx, dy, w, dx);
-      call.set_gradient(0, rows ? exchange.reduce(ctx, dx) : dx);
+      call.set_gradient(0, rows ? exchange.reduce(ctx, dx, dy.dtype()) : dx);
     }
     if (call.wanted(1)) weight_gradient(ctx, call, 1, w, dy, rows ? exchange.gather(ctx, x.get()) : x.get());
   }
@@ -76,7 +85,7 @@ class NormLinearNode : public Node {
     Tensor dnormed;
     {
       const Tensor normed = exchange.gather(ctx, normalise(ctx, input, gamma, norm, statistics, true));
-      if (call.wanted(0) || call.wanted(1)) dnormed = Tensor::empty(ctx, normed.shape(), input.dtype(), "gradient");
+      if (call.wanted(0) || call.wanted(1)) dnormed = Tensor::empty(ctx, normed.shape(), exchange.part_dtype(input.dtype()), "gradient");
       for (std::size_t i = 0; i < weights.size(); ++i) {
         const Tensor dy = call.output_gradient(static_cast<int>(i)), w = weights[i].get();
         if (dnormed.defined()) matmul(ctx, dy, w, dnormed, i > 0);
@@ -84,7 +93,7 @@ class NormLinearNode : public Node {
       }
     }
     if (!dnormed.defined()) return;
-    dnormed = exchange.reduce(ctx, dnormed);
+    dnormed = exchange.reduce(ctx, dnormed, input.dtype());
     ParameterGradient dgamma(ctx, call, 1, gamma.shape(), compute_dtype(input.dtype()), gamma.dtype());
     kernels::RmsNormBackwardArgs args;
     args.rows = input.size(0);
@@ -165,10 +174,10 @@ Tensor linear(Context& ctx, const Tensor& x, const Tensor& weight, const char* n
   Tensor y;
   {
     const Tensor input = cut == WeightCut::Rows ? around.gather(ctx, x.detached()) : x;
-    y = Tensor::empty(ctx, {input.size(0), weight.size(0)}, x.dtype(), name);
+    y = Tensor::empty(ctx, {input.size(0), weight.size(0)}, cut == WeightCut::Columns ? around.part_dtype(x.dtype()) : x.dtype(), name);
     matmul(ctx, input, transposed(weight), y);
   }
-  if (cut == WeightCut::Columns) y = around.reduce(ctx, y);
+  if (cut == WeightCut::Columns) y = around.reduce(ctx, y, x.dtype());
   if (!GraphRecorder::wanted(ctx, {x, weight})) return y;
   auto node = std::make_shared<LinearNode>(name);
   node->exchange = around;
@@ -220,7 +229,8 @@ std::vector<Tensor> norm_linear(Context& ctx, const Tensor& x, const Tensor& nor
 Tensor swiglu_linear(Context& ctx, const Tensor& x, const Tensor& weight, const char* name, const RowExchangePtr& exchange) {
   DELTRON_CHECK(x.size(-1) % 2 == 0, name, ": x ", shape_text(x.shape()));
   check_product(x, weight, x.size(-1) / 2, name);
-  Tensor y = Tensor::empty(ctx, {x.size(0), weight.size(0)}, x.dtype(), name);
+  const Exchange around{exchange, name};
+  Tensor y = Tensor::empty(ctx, {x.size(0), weight.size(0)}, around.part_dtype(x.dtype()), name);
   {
     Tensor activated = Tensor::empty(ctx, {x.size(0), weight.size(1)}, x.dtype(), "swiglu");
     kernels::SwigluForwardArgs args;
@@ -232,8 +242,7 @@ Tensor swiglu_linear(Context& ctx, const Tensor& x, const Tensor& weight, const 
     DELTRON_LAUNCH(ctx, swiglu_forward, args);
     matmul(ctx, activated, transposed(weight), y);
   }
-  const Exchange around{exchange, name};
-  y = around.reduce(ctx, y);
+  y = around.reduce(ctx, y, x.dtype());
   if (!GraphRecorder::wanted(ctx, {x, weight})) return y;
   auto node = std::make_shared<SwigluLinearNode>(name);
   node->exchange = around;

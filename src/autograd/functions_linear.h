@@ -11,8 +11,9 @@
 namespace deltron {
 
 // What products do around themselves when a model is cut over ranks; this layer knows no ranks. `gather` makes all rows of those that are
-// here, `reduce` the sum over all parts, of those rows that are here; each is the other's backward, may return its argument, and may write
-// into it. `what` is a literal that names the product.
+// here, `reduce` the sum over all parts, of those rows that are here; each is the other's backward, may return its argument, and `reduce` may
+// write into it. Parts come in the compute type, and their sum is rounded once, so that many ranks round where one does. `what` is a literal
+// that names the product.
 struct RowExchange {
   std::function<Tensor(Context& ctx, const Tensor& rows, const char* what)> gather;
   std::function<Tensor(Context& ctx, const Tensor& part, const char* what)> reduce;

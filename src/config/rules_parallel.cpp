@@ -42,10 +42,18 @@ void attention_heads_divide(RuleContext& context) {
 }
 
 void query_groups_divide(RuleContext& context) {
-  const std::int64_t ranks = head_ranks(context);
+  const std::int64_t ranks = head_ranks(context), tensor_ranks = context.config.parallel.tensor_model_parallel_size;
   const std::int64_t groups =
       context.config.model.num_query_groups;  // unset: num_attention_heads, which attention_heads_divide checks
-  if (!has_softmax_layers(context.config.model) || groups == 0 || groups % ranks == 0 || ranks % groups == 0) return;
+  if (!has_softmax_layers(context.config.model) || groups == 0) return;
+  if ((groups % ranks == 0 || ranks % groups == 0) && groups % tensor_ranks != 0 && tensor_ranks % groups != 0) {
+    context.report(ErrorCode::ConfigInconsistent, {"model.num_query_groups", kTensor, kVariant, kFreq},
+                   {"model.num_query_groups is neither a multiple nor a divisor of tensor_model_parallel_size", "",
+                    to_string(groups) + " and " + to_string(tensor_ranks),
+                    "the weights of a rank have whole key heads, or equally many ranks hold one", "choose another number of groups or ranks"});
+    return;
+  }
+  if (groups % ranks == 0 || ranks % groups == 0) return;
   context.report(ErrorCode::ConfigInconsistent, {"model.num_query_groups", kTensor, kContext, kVariant, kFreq},
                  {"model.num_query_groups is neither a multiple nor a divisor of tensor x context parallel sizes", "",
                   to_string(groups) + " and " + to_string(ranks), "a rank has whole key heads, or equally many ranks share one",
@@ -115,7 +123,7 @@ const std::vector<Rule>& parallel_rules() {
        attention_heads_divide},
       {"query_groups_divide",
        {5},
-       "num_query_groups is a multiple or a divisor of tensor x context parallel sizes",
+       "num_query_groups is a multiple or a divisor of tensor x context parallel sizes, and of the tensor parallel size",
        query_groups_divide},
       {"key_heads_divide", {17}, "linear_num_key_heads is a multiple of tensor x context parallel sizes", key_heads_divide},
       {"value_heads_divide", {18}, "linear_num_value_heads is a multiple of tensor x context parallel sizes", value_heads_divide},

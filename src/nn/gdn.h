@@ -18,7 +18,8 @@ class GatedDeltaNet {
   explicit GatedDeltaNet(const LayerSetup& setup);
   virtual ~GatedDeltaNet() = default;
 
-  // What the first stage hands to the second: the normed core output [T, Hv*V] (of this rank's rows; all heads of its weights), and the regions that still have hooks to place.
+  // What the first stage hands to the second: the normed core output [T, Hv*V] (this rank's rows, all heads of its weights), and the regions
+  // that still have hooks to place.
   struct StageOne {
     Tensor normed;
     std::shared_ptr<DiscardOutputRegion> in_proj, block, norm_out;

@@ -53,7 +53,9 @@ TEST(SequenceCut, a_length_that_cannot_be_cut_is_refused_with_the_next_that_can)
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::InvalidOffsets);
-    for (const char* part : {"document 1", "37 tokens", "4 pieces", "40 tokens"}) EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    for (const char* part : {"document 1", "37 tokens", "4 pieces", "40 tokens"}) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
   }
 }
 

@@ -146,6 +146,8 @@ std::vector<RuleRow> parallel_rows() {
       {"attention_heads_divide", hybrid({{tensor, "2"}, {context, "4"}}), kInconsistent, "model.num_attention_heads", "(4 and 8)"},
       {"query_groups_divide", hybrid({{"model.num_attention_heads", "12"}, {"model.num_query_groups", "3"}, {tensor, "2"}}),
        kInconsistent, "model.num_query_groups", "(3 and 2)"},
+      {"query_groups_divide", hybrid({{"model.num_attention_heads", "12"}, {"model.num_query_groups", "3"}, {tensor, "2"}, {context, "3"}}),
+       kInconsistent, "model.num_query_groups", "divisor of tensor_model_parallel_size (3 and 2)"},
       {"key_heads_divide", gdn({{tensor, "4"}}), kInconsistent, "model.linear_num_key_heads",
        "(2 and 4); rule: every rank has equally many whole heads; fix: 4"},
       {"value_heads_divide", gdn({{context, "3"}}), kInconsistent, "model.linear_num_value_heads",

@@ -57,8 +57,9 @@ TEST(TensorParallelFunctions, each_does_what_its_name_says_and_backward_is_the_o
     EXPECT_EQ(to_doubles(ctx, reduce(full)), sum);
     EXPECT_EQ(to_doubles(ctx, gradient_of(ctx, full, reduce, full)), own);
     EXPECT_EQ(to_doubles(ctx, gather(row)), (std::vector<double>{100, 101, 200, 201}));
-    EXPECT_EQ(to_doubles(ctx, gradient_of(ctx, row, gather, full)), (std::vector<double>{sum.begin() + 2 * ranks.tp_rank(), sum.begin() + 2 * ranks.tp_rank() + 2}));
-    EXPECT_EQ(to_doubles(ctx, scatter(full)), (std::vector<double>{sum.begin() + 2 * ranks.tp_rank(), sum.begin() + 2 * ranks.tp_rank() + 2}));
+    const std::vector<double> mine(sum.begin() + 2 * ranks.tp_rank(), sum.begin() + 2 * ranks.tp_rank() + 2);
+    EXPECT_EQ(to_doubles(ctx, gradient_of(ctx, row, gather, full)), mine);
+    EXPECT_EQ(to_doubles(ctx, scatter(full)), mine);
     EXPECT_EQ(to_doubles(ctx, gradient_of(ctx, full, scatter, row)), (std::vector<double>{100, 101, 200, 201}));
     EXPECT_EQ(to_doubles(ctx, full), own) << "an input is never written";
     EXPECT_EQ(to_doubles(ctx, sum_into_residual(ctx, full, "residual")).size(), 2u) << "sequence parallelism scatters";
@@ -154,7 +155,8 @@ TEST(LocalBatch, rows_and_random_addresses_follow_the_cut) {
     const LayoutPtr layout = local_layout(ctx, offsets, {}, {7, 7, 7, 7, 7, 7, 7, 7, 9, 9, 9, 9});
     EXPECT_EQ(layout->cu_seqlens(), (std::vector<std::int64_t>{0, 4, 6}));
     const std::vector<std::int32_t> all = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
-    const std::vector<std::int32_t> rows = ranks.cp_rank() == 0 ? std::vector<std::int32_t>{0, 1, 6, 7, 8, 11} : std::vector<std::int32_t>{2, 3, 4, 5, 9, 10};
+    const std::vector<std::int32_t> rows_of[] = {{0, 1, 6, 7, 8, 11}, {2, 3, 4, 5, 9, 10}};
+    const std::vector<std::int32_t>& rows = rows_of[ranks.cp_rank()];
     EXPECT_EQ(local_tokens(ctx, offsets, all), rows);
     const kernels::TokenRng rng = layout->token_rng({}, 0.5);
     for (std::size_t i = 0; i < 3; ++i) {  // of this rank's half of the rows

@@ -61,6 +61,22 @@ TEST_P(Parallel, every_layout_has_the_loss_and_the_gradients_of_one_rank) {
   }
 }
 
+// In fp64 the order of sums is all but invisible, and a mistake that fp32's limits would let pass is not.
+TEST(ParallelModel, fp64_agrees_to_its_own_rounding) {
+  for (const bool second : {false, true}) {
+    ParallelCase what;
+    what.dtype = DType::F64;
+    what.lengths = {40, 56, 40};
+    what.config.num_query_groups = 2;
+    what.config.hidden_dropout = what.config.attention_dropout = 0.1;
+    if (second) what.config.experimental_attention_variant = ExperimentalAttentionVariant::Gdn2;
+    const ParallelResult expected = test::run_parallel(what, {});
+    for (const Ranks& ranks : layouts()) {
+      report(ranks.name(), test::compare(test::run_parallel(what, ranks), expected, {1e-13, 1e-12, 1e-12}, ranks.name()));
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, Parallel, ::testing::Combine(::testing::Range(0, 4), ::testing::Bool()), parallel_name);
 
 }  // namespace

@@ -32,7 +32,9 @@ const std::vector<Feature>& features() {
       {"more_value_heads", more_value_heads, {{4, 2, true}}},
       {"more_value_heads_of_gdn2", [](TransformerConfig& c) { gdn2(c), more_value_heads(c); }, {{2, 4, false}}},
       {"tied", [](TransformerConfig& c) { c.untie_embeddings_and_output_weights = false; }, {{4, 1, true}, {2, 2, false}, {1, 2, false}}},
-      {"two_groups", [](TransformerConfig& c) { c.num_query_groups = 2; }, {{4, 2, true}, {2, 4, false}, {1, 4, false}, {4, 1, false}, {2, 1, false}}},
+      {"two_groups",
+       [](TransformerConfig& c) { c.num_query_groups = 2; },
+       {{4, 2, true}, {2, 4, false}, {1, 4, false}, {4, 1, false}, {2, 1, false}}},
       {"one_group", [](TransformerConfig& c) { c.num_query_groups = 1; }, {{2, 2, true}, {1, 2, false}, {8, 1, false}}},
       {"four_groups", [](TransformerConfig& c) { c.num_query_groups = 4; }, {{2, 4, false}, {2, 2, false}}},
       {"no_output_gate", [](TransformerConfig& c) { c.attention_output_gate = false; }, {{2, 2, false}}},
@@ -83,7 +85,11 @@ TEST(ParallelModel, a_vocabulary_that_does_not_divide) {
   what.config.linear_attention_freq.pattern = {0};
   what.lengths = {24};
   const ParallelResult expected = run_parallel(what, {});
-  for (const Ranks& ranks : {Ranks{2, 1, false}, Ranks{4, 1, true}}) test::compare(run_parallel(what, ranks), expected, Limits{}, ranks.name());
+  for (const Ranks& ranks : {Ranks{2, 1, false}, Ranks{4, 1, true}}) {
+    const ParallelResult actual = run_parallel(what, ranks);
+    test::compare(actual, expected, Limits{}, ranks.name());
+    for (const auto& [name, weights] : expected.weights) EXPECT_EQ(test::bits_of(actual.weights.at(name)), test::bits_of(weights)) << name;
+  }
 }
 
 // Ranks whose own rows hold no valid label, and layouts with data-parallel ranks, have the same loss.
@@ -100,21 +106,28 @@ TEST(ParallelModel, a_rank_without_a_valid_label_is_legal) {
 struct Storage16 {
   const char* name;
   void (*turn)(TransformerConfig&);
-  Limits limits;
+  Limits limits, with_context;
 };
 
+// Parts of sums travel in fp32 and are rounded where one rank rounds: what is left is that one rank rounds the gradient of a normed input
+// once a product, and a rank of several once for both.
 TEST(ParallelModel, bf16_stays_within_its_rounding) {
-  const Storage16 models[] = {{"gdn", [](TransformerConfig& c) { c.linear_attention_freq.pattern = {1, 1}; }, {5e-3, 5e-3, 5e-3}},
-                              {"gdn2", [](TransformerConfig& c) { gdn2(c), c.linear_attention_freq.pattern = {1, 1}; }, {2e-2, 2e-2, 2e-2}}};
+  const Storage16 models[] = {
+      {"gdn", [](TransformerConfig& c) { c.linear_attention_freq.pattern = {1, 1}; }, {5e-3, 5e-3, 5e-3}, {5e-3, 5e-3, 5e-3}},
+      {"gdn2", [](TransformerConfig& c) { gdn2(c), c.linear_attention_freq.pattern = {1, 1}; }, {2e-2, 2e-2, 2e-2}, {3e-2, 3e-2, 3e-2}},
+      {"hybrid", [](TransformerConfig& c) { c.num_query_groups = 2; }, {5e-3, 5e-3, 5e-3}, {5e-3, 5e-3, 5e-3}}};
   for (const Storage16& model : models) {
     ParallelCase what;
+    what.config.init_method_std = 0.02;
     model.turn(what.config);
     what.dtype = DType::BF16;
     what.lengths = {40, 56, 40};
     const ParallelResult expected = run_parallel(what, {});
-    for (const Ranks& ranks : {Ranks{2, 1, false}, Ranks{2, 1, true}, Ranks{1, 2, false}, Ranks{2, 2, true}, Ranks{4, 1, false}}) {
-      const test::Worst worst = test::compare(run_parallel(what, ranks), expected, model.limits, std::string(model.name) + " " + ranks.name());
-      std::printf("    %-5s %-10s loss %.1e, gradients %.1e (%s), decay %.1e (%s)\n", model.name, ranks.name().c_str(), worst.loss, worst.gradient,
+    for (const Ranks& ranks :
+         {Ranks{2, 1, false}, Ranks{2, 1, true}, Ranks{1, 2, false}, Ranks{2, 2, true}, Ranks{4, 1, false}, Ranks{1, 4, false}}) {
+      const test::Worst worst = test::compare(run_parallel(what, ranks), expected, ranks.cp > 1 ? model.with_context : model.limits,
+                                              std::string(model.name) + " " + ranks.name());
+      std::printf("    %-6s %-10s loss %.1e, gradients %.1e (%s), decay %.1e (%s)\n", model.name, ranks.name().c_str(), worst.loss, worst.gradient,
                   worst.gradient_name.c_str(), worst.decay, worst.decay_name.c_str());
     }
   }

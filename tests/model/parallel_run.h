@@ -98,53 +98,77 @@ inline void spread_constants(Context& ctx, const ParameterStore& store) {
   }
 }
 
-inline ParallelResult run_parallel(const ParallelCase& what, const Ranks& ranks, int steps = 1) {
+// Runs a body on every rank of a job: threads here; another back end's tests bring their own.
+using RankBody = std::function<void(int rank, const std::shared_ptr<Communicator>& world)>;
+using RankRunner = std::function<void(int size, const RankBody& body)>;
+inline void on_threads(int size, const RankBody& body) { run_thread_ranks(size, body); }
+
+// The loss and what this rank holds of gradients and weights, behind all sums over ranks.
+struct RankPart {
+  LogicalTensor logical;
+  std::vector<double> gradient, weight;
+};
+struct RankOutcome {
+  double loss = 0;
+  std::vector<RankPart> parts;
+};
+
+inline RankOutcome run_rank(Context& ctx, const ParallelCase& what, int steps) {
+  const ParallelState& state = parallel_state(ctx);
+  HybridLanguageModel model(ctx, what.config, what.dtype, true, 17);
+  ParameterStore& store = model.parameters();
+  store.initialise(ctx, 5);
+  spread_constants(ctx, store);
+  OffloadManager& offload = ctx.slot<OffloadManager>();
+  if (!what.offload.empty()) {
+    OffloadOptions options;
+    options.modules = what.offload;
+    options.min_offloaded_tensor_size = 1;
+    offload.configure(ctx, options);
+  }
+  Batch batch = packed_batch(what.lengths, what.config.vocab_size);
+  for (std::size_t d = 0; what.mask_first_half && d < what.lengths.size(); ++d) {
+    for (std::int64_t t = 0; t < what.lengths[d] / 2; ++t) batch.labels[static_cast<std::size_t>(batch.offsets[d] + t)] = -1;
+  }
+  RankOutcome outcome;
+  for (int step = 0; step < steps; ++step) {
+    store.start_main_gradients(ctx);
+    offload.begin_micro_batch(ctx);
+    const LayoutPtr layout = local_layout(ctx, batch.offsets);
+    const Tensor ids = int_tensor(ctx, local_tokens(ctx, batch.offsets, batch.ids));
+    const Tensor labels = int_tensor(ctx, local_tokens(ctx, batch.offsets, batch.labels), "labels");
+    const Tensor loss = model.loss(ctx, ids, labels, layout, {.training = true, .recompute = what.recompute}, 0.05 / state.dp());
+    backward(ctx, {loss}, {make_tensor(ctx, {1}, DType::F64, {1.0}, "seed")});
+    store.finish_main_gradients(ctx);
+    offload.reset(ctx);
+    store.sum_partial_gradients(ctx);
+    if (state.data_context) {
+      state.data_context->all_reduce(ctx, store.gradient_buffer(), "gradients");
+      state.data_context->all_reduce(ctx, loss.detached(), "loss");
+    }
+    outcome.loss = to_doubles(ctx, loss)[0];
+  }
+  EXPECT_EQ(ctx.memory()->stats().saved, 0);
+  for (const LogicalTensor& logical : store.logical()) {
+    outcome.parts.push_back({logical, to_doubles(ctx, logical.slice(logical.parameter->main_gradient)), to_doubles(ctx, logical.value())});
+  }
+  return outcome;
+}
+
+inline ParallelResult run_parallel(const ParallelCase& what, const Ranks& ranks, int steps = 1, const RankRunner& runner = on_threads) {
   ParallelResult result;
   std::mutex mutex;
   const RankGrid grid{ranks.tp, ranks.cp, ranks.dp};
-  run_thread_ranks(grid.size(), [&](int, const std::shared_ptr<Communicator>& world) {
+  runner(grid.size(), [&](int, const std::shared_ptr<Communicator>& world) {
     Context ctx(small_context());
     if (grid.size() > 1) set_parallel_state(ctx, world, grid, ranks.sequence_parallel);
-    const ParallelState& state = parallel_state(ctx);
-    HybridLanguageModel model(ctx, what.config, what.dtype, true, 17);
-    ParameterStore& store = model.parameters();
-    store.initialise(ctx, 5);
-    spread_constants(ctx, store);
-    if (!what.offload.empty()) {
-      OffloadOptions options;
-      options.modules = what.offload;
-      options.min_offloaded_tensor_size = 1;
-      ctx.slot<OffloadManager>().configure(ctx, options);
-    }
-    Batch batch = packed_batch(what.lengths, what.config.vocab_size);
-    for (std::size_t d = 0; what.mask_first_half && d < what.lengths.size(); ++d) {
-      for (std::int64_t t = 0; t < what.lengths[d] / 2; ++t) batch.labels[static_cast<std::size_t>(batch.offsets[d] + t)] = -1;
-    }
-    double loss_value = 0;
-    for (int step = 0; step < steps; ++step) {
-      store.start_main_gradients(ctx);
-      ctx.slot<OffloadManager>().begin_micro_batch(ctx);
-      const LayoutPtr layout = local_layout(ctx, batch.offsets);
-      const Tensor ids = int_tensor(ctx, local_tokens(ctx, batch.offsets, batch.ids));
-      const Tensor labels = int_tensor(ctx, local_tokens(ctx, batch.offsets, batch.labels), "labels");
-      const Tensor loss = model.loss(ctx, ids, labels, layout, {.training = true, .recompute = what.recompute}, 0.05 / ranks.dp);
-      backward(ctx, {loss}, {make_tensor(ctx, {1}, DType::F64, {1.0}, "seed")});
-      store.finish_main_gradients(ctx);
-      ctx.slot<OffloadManager>().reset(ctx);
-      store.sum_partial_gradients(ctx);
-      if (state.data_context) {
-        state.data_context->all_reduce(ctx, store.gradient_buffer(), "gradients");
-        state.data_context->all_reduce(ctx, loss.detached(), "loss");
-      }
-      loss_value = to_doubles(ctx, loss)[0];
-    }
-    EXPECT_EQ(ctx.memory()->stats().saved, 0);
+    const RankOutcome outcome = run_rank(ctx, what, steps);
     const std::lock_guard<std::mutex> lock(mutex);
-    EXPECT_TRUE(result.loss == 0 || result.loss == loss_value) << "ranks disagree about the loss";
-    result.loss = loss_value;
-    for (const LogicalTensor& logical : store.logical()) {
-      put_part(result.gradients, logical, to_doubles(ctx, logical.slice(logical.parameter->main_gradient)));
-      put_part(result.weights, logical, to_doubles(ctx, logical.value()));
+    EXPECT_TRUE(result.loss == 0 || result.loss == outcome.loss) << "ranks disagree about the loss";
+    result.loss = outcome.loss;
+    for (const RankPart& part : outcome.parts) {
+      put_part(result.gradients, part.logical, part.gradient);
+      put_part(result.weights, part.logical, part.weight);
     }
   });
   return result;

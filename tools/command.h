@@ -34,6 +34,8 @@ class OptionSet {
   // In the order of their declaration; `rest` takes all that follow. `name` is shown in upper case: FILE.
   virtual void positional(const std::string& name, std::string& target, bool required, const std::string& help) = 0;
   virtual void rest(const std::string& name, std::vector<std::string>& target, bool required, const std::string& help) = 0;
+  // Everything from the first word that is no option on, or behind "--": another command's words, untouched.
+  virtual void tail(const std::string& name, std::vector<std::string>& target, const std::string& help) = 0;
   virtual void require(const std::string& name) = 0;  // the option with this long name ("--output") must be given
 };
 

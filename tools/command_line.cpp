@@ -77,12 +77,17 @@ class CliOptions : public OptionSet {
   void rest(const std::string& name, std::vector<std::string>& target, bool required, const std::string& help) override {
     place(name, app_.add_option(name, target, help)->option_text("..."), required);
   }
+  void tail(const std::string& name, std::vector<std::string>& target, const std::string& help) override {
+    app_.add_option(name, target, help)->option_text("...");  // for help alone: CLI11 never sees the words
+    tail_ = &target;
+  }
   void require(const std::string& name) override {
     required_.push_back({name, app_.get_option(name)});
     app_.get_option(name)->required();
   }
 
   const std::vector<std::string>& names() const { return names_; }
+  std::vector<std::string>* tail() const { return tail_; }  // null: the command takes none
 
   // After parsing.
   void check(const std::string& command) const {
@@ -123,6 +128,7 @@ class CliOptions : public OptionSet {
   }
 
   CLI::App& app_;
+  std::vector<std::string>* tail_ = nullptr;
   std::vector<std::string> names_ = {"-h", "--help"};
   std::vector<std::pair<std::string, CLI::Option*>> required_;
   std::vector<Choice> choices_;
@@ -179,7 +185,9 @@ class Parser {
   }
 
   ExitCode run(const std::vector<std::string>& arguments, std::ostream& out) {
-    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // CLI11 takes a vector from its end
+    std::vector<std::string> ours = arguments;
+    cut_tail(ours);
+    std::vector<std::string> reversed(ours.rbegin(), ours.rend());  // CLI11 takes a vector from its end
     try {
       root_.parse(reversed);
     } catch (const CLI::CallForHelp&) {
@@ -249,12 +257,37 @@ class Parser {
     add_app(*app, &command);
   }
 
+  const Entry& entry_of(const CLI::App* app) const {
+    return *std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.app == app; });
+  }
+
+  // Where the line names a command with a tail: moves that from the words into the command.
+  void cut_tail(std::vector<std::string>& words) const {
+    CLI::App* app = entries_.front().app;
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      const std::string& word = words[i];
+      std::vector<std::string>* tail = entry_of(app).options->tail();
+      if (tail != nullptr && (word == "--" || word.empty() || word[0] != '-')) {
+        tail->assign(words.begin() + static_cast<std::ptrdiff_t>(i + (word == "--" ? 1 : 0)), words.end());
+        words.resize(i);
+        return;
+      }
+      if (!word.empty() && word[0] == '-') {
+        const CLI::Option* option = app->get_option_no_throw(word);
+        if (option != nullptr && option->get_items_expected_max() > 0) ++i;  // its value
+        continue;
+      }
+      const std::vector<CLI::App*> named = app->get_subcommands([&](const CLI::App* sub) { return sub->get_name() == word; });
+      if (named.empty()) return;
+      app = named.front();
+    }
+  }
+
   // The innermost command that the line names.
   const Entry& chosen() const {
     const CLI::App* app = &root_;
     while (!app->get_subcommands().empty()) app = app->get_subcommands().front();
-    const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.app == app; });
-    return *found;
+    return entry_of(app);
   }
 
   void check_extras(const Entry& entry) const {

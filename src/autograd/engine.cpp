@@ -53,7 +53,9 @@ class Call : public BackwardCall {
     return e.leaf->main_gradient;
   }
   void accumulated(int input) override {
-    edge(input).leaf->accumulations++;
+    Leaf& leaf = *edge(input).leaf;
+    leaf.accumulations++;
+    if (leaf.on_accumulated) leaf.on_accumulated();
     done_[static_cast<std::size_t>(input)] = true;
   }
   void set_gradient(int input, const Tensor& gradient) override;

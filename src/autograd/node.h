@@ -29,6 +29,7 @@ struct Leaf {
   std::int64_t accumulations = 0;
   bool stale = false;         // what main_gradient holds counts for nothing: whoever comes first writes over it
   bool replaced = false;      // the last one who came first did write over it, so that zeros would have been in vain
+  std::function<void()> on_accumulated = {};  // after each addition, while backward runs
 };
 // The main gradient as a buffer to add to: zeroed where it is stale.
 Tensor main_gradient_to_add_to(Context& ctx, Leaf& leaf);

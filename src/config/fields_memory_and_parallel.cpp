@@ -48,6 +48,8 @@ void add_memory_and_parallel_fields(std::vector<Field>& table) {
   p.add("sequence_parallel", &P::sequence_parallel, "cut norms and residual stream by tokens over the tensor-parallel ranks");
   p.add("context_parallel_size", &P::context_parallel_size, "ranks over which every sequence is cut").at_least(1).at_most(kMostRanks).in("ranks");
   p.add("pipeline_model_parallel_size", &P::pipeline_model_parallel_size, "reserved: 1").at_least(1).at_most(kMostRanks).in("ranks");
+  p.add("overlap_grad_reduce", &P::overlap_grad_reduce, "gradients of a bucket travel between data ranks as soon as backward has made them; false: all behind it");
+  p.add("ddp_bucket_size", &P::ddp_bucket_size, "gradients that travel at once, at least").at_least(1).at_most(1e12).in("elements");
   p.add_words("distributed_backend", &P::distributed_backend, {"auto", "nccl", "gloo"},
               "what carries tensors between ranks: nccl on cuda and gloo on the CPU (auto); gloo on cuda goes through host memory, for ranks that share a GPU");
   p.add("distributed_timeout_minutes", &P::distributed_timeout_minutes, "a rank that waits longer than this for others ends the job (exit code 7)")

@@ -92,6 +92,8 @@ struct ParallelConfig {
   bool sequence_parallel = false;
   std::int64_t context_parallel_size = 1;
   std::int64_t pipeline_model_parallel_size = 1;
+  bool overlap_grad_reduce = true;
+  std::int64_t ddp_bucket_size = 40000000;
   DistributedBackend distributed_backend = DistributedBackend::Auto;
   double distributed_timeout_minutes = 10;
   bool operator==(const ParallelConfig&) const = default;

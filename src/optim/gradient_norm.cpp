@@ -27,17 +27,12 @@ std::vector<kernels::MultiTensorEntry> entries_of(const std::vector<Tensor>& gra
 
 }  // namespace
 
-GradientNorm::GradientNorm(Context& ctx, std::vector<Tensor> gradients, CountedGradients counted)
-    : gradients_(std::move(gradients)), table_(ctx, entries_of(gradients_)), counted_(std::move(counted)) {
-  const std::int64_t blocks = table_.chunks();
+GradientNorm::GradientNorm(Context& ctx, std::vector<Tensor> gradients, std::shared_ptr<Communicator> group)
+    : gradients_(std::move(gradients)), group_(std::move(group)), table_(ctx, entries_of(gradients_)) {
+  const std::int64_t blocks = std::max<std::int64_t>(1, table_.chunks());  // a rank of many may count nothing
   const auto tag = MemoryTag::Workspace;
   partials_ = Tensor::zeros(ctx, {blocks}, DType::F64, "norm partials", tag);
   bad_ = Tensor::zeros(ctx, {blocks}, DType::I64, "non-finite counts", tag);
-  if (counted_.group) {
-    counted_table_ = MultiTensor(ctx, entries_of(counted_.gradients));
-    counted_partials_ = Tensor::zeros(ctx, {std::max<std::int64_t>(1, counted_table_.chunks())}, DType::F64, "norm partials", tag);
-    counted_bad_ = Tensor::zeros(ctx, {counted_partials_.count()}, DType::I64, "non-finite counts", tag);
-  }
   squared_ = Tensor::zeros(ctx, {1}, DType::F64, "squared norm", tag);
   scale_ = Tensor::zeros(ctx, {1}, DType::F64, "clip scale", tag);
   norm_ = Tensor::zeros(ctx, {1}, DType::F64, "grad norm", tag);
@@ -50,18 +45,10 @@ void GradientNorm::compute(Context& ctx, double clip) {
   norm.table = table_.table();
   norm.partials = partials_.data_as<double>();
   norm.nonfinite = bad_.data_as<std::int64_t>();
-  DELTRON_LAUNCH(ctx, multi_tensor_norm, norm);
-  if (counted_.group && counted_table_.chunks() > 0) {
-    kernels::MultiTensorNormArgs counted;
-    counted.table = counted_table_.table();
-    counted.partials = counted_partials_.data_as<double>();
-    counted.nonfinite = counted_bad_.data_as<std::int64_t>();
-    DELTRON_LAUNCH(ctx, multi_tensor_norm, counted);
-  }
-  const Tensor& summed = counted_.group ? counted_partials_ : partials_;
-  kernels::OrderedSumArgs sum{summed.count(), summed.data_as<const double>(), squared_.data_as<double>()};
+  if (table_.chunks() > 0) DELTRON_LAUNCH(ctx, multi_tensor_norm, norm);
+  kernels::OrderedSumArgs sum{partials_.count(), partials_.data_as<const double>(), squared_.data_as<double>()};
   DELTRON_LAUNCH(ctx, ordered_sum, sum);
-  if (counted_.group) counted_.group->all_reduce(ctx, squared_, "gradient norm");
+  if (group_) group_->all_reduce(ctx, squared_, "gradient norm");
   kernels::ClipScaleArgs clip_args;
   clip_args.squared_norm = squared_.data_as<const double>();
   clip_args.clip = clip;

@@ -1,7 +1,8 @@
-// Global gradient norm and clipping. The norm is an ordered sum of fp64 partials over fixed logical blocks (kernels/reduce.h), so it does
-// not depend on how parameters are grouped or sharded. The factor stays on the device; a non-finite norm raises a sticky flag there.
+// Global gradient norm and clipping. The norm is an ordered sum of fp64 partials over fixed logical blocks (kernels/reduce.h); of several ranks,
+// the sum of theirs in the order of the ranks. The factor stays on the device; a non-finite norm raises a sticky flag there.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "distributed/communicator.h"
@@ -9,17 +10,11 @@
 
 namespace deltron {
 
-// Of a model that is cut over ranks: which gradients this rank counts in the norm, so that all ranks of `group` together count each element
-// once. Without a group a rank counts all it has.
-struct CountedGradients {
-  std::vector<Tensor> gradients = {};
-  std::shared_ptr<Communicator> group = nullptr;
-};
-
 class GradientNorm {
  public:
-  // `gradients`: contiguous, fp32 or fp64, in a fixed order. They stay where they are.
-  GradientNorm(Context& ctx, std::vector<Tensor> gradients, CountedGradients counted = {});
+  // `gradients`: contiguous, fp32 or fp64, in a fixed order. They stay where they are. `group`: ranks whose norms are one; together their
+  // lists hold every gradient once.
+  GradientNorm(Context& ctx, std::vector<Tensor> gradients, std::shared_ptr<Communicator> group = nullptr);
 
   // Launches norm, clipping factor and flag. clip 0: no clipping.
   void compute(Context& ctx, double clip);
@@ -55,10 +50,8 @@ class GradientNorm {
 
  private:
   std::vector<Tensor> gradients_;
+  std::shared_ptr<Communicator> group_;
   MultiTensor table_;
-  CountedGradients counted_;
-  MultiTensor counted_table_;
-  Tensor counted_partials_, counted_bad_;  // with a group
   Tensor partials_, bad_, squared_, scale_, norm_, flag_, watched_;
 };
 

@@ -14,10 +14,19 @@ std::vector<Tensor> gradients_of(const std::vector<OptimizedParameter>& paramete
   return gradients;
 }
 
+std::vector<std::string> names_of(const std::vector<OptimizedParameter>& parameters) {
+  std::vector<std::string> names;
+  for (const OptimizedParameter& parameter : parameters) names.push_back(parameter.name);
+  return names;
+}
+
 }  // namespace
 
-Optimizer::Optimizer(Context& ctx, const OptimizerConfig& config, std::vector<OptimizedParameter> parameters, CountedGradients counted)
-    : config_(config), parameters_(std::move(parameters)), norm_(ctx, gradients_of(parameters_), std::move(counted)) {
+Optimizer::Optimizer(Context& ctx, const OptimizerConfig& config, std::vector<OptimizedParameter> parameters, NormedGradients normed)
+    : config_(config),
+      parameters_(std::move(parameters)),
+      normed_names_(normed.group ? std::move(normed.names) : names_of(parameters_)),
+      norm_(ctx, normed.group ? std::move(normed.gradients) : gradients_of(parameters_), normed.group) {
   for (const OptimizedParameter& parameter : parameters_) {
     DELTRON_CHECK(parameter.weight.is_contiguous() && parameter.weight.shape() == parameter.gradient.shape(), "parameter '", parameter.name,
                   "' ", shape_text(parameter.weight.shape()), ", gradient ", shape_text(parameter.gradient.shape()));
@@ -63,6 +72,7 @@ void Optimizer::step(Context& ctx, double lr) {
   }
   ++updates_;
   DELTRON_CHECK(table_.describes(entries()), "the optimizer's tensors lie elsewhere than when its table was made");
+  if (table_.chunks() == 0) return;  // a rank of many may own nothing
   if (config_.optimizer == OptimizerKind::AdamW) {
     kernels::MultiTensorAdamwArgs args;
     args.table = table_.table();

@@ -24,9 +24,16 @@ struct OptimizerStateTensors {
   Tensor exp_avg_sq;
 };
 
+// What this rank counts in the global norm where it is not simply its own gradients: all ranks of `group` together count each once.
+struct NormedGradients {
+  std::vector<std::string> names = {};  // of the parameters that they belong to
+  std::vector<Tensor> gradients = {};
+  std::shared_ptr<Communicator> group = nullptr;
+};
+
 class Optimizer {
  public:
-  Optimizer(Context& ctx, const OptimizerConfig& config, std::vector<OptimizedParameter> parameters, CountedGradients counted = {});
+  Optimizer(Context& ctx, const OptimizerConfig& config, std::vector<OptimizedParameter> parameters, NormedGradients normed = {});
 
   // One update from the main gradients: norm, clipping, update. Once a norm or a watched loss was not finite, the device's flag stays up and
   // neither this nor any later update changes anything; whoever reads the flag takes the count of updates back.
@@ -36,6 +43,7 @@ class Optimizer {
   double gradient_norm(Context& ctx) const { return norm_.norm(ctx); }
   bool nonfinite(Context& ctx) const { return norm_.nonfinite(ctx); }
   const GradientNorm& norm() const { return norm_; }
+  const std::vector<std::string>& normed_names() const { return normed_names_; }  // of what norm() counts here, in its order
 
   std::int64_t updates() const { return updates_; }
   void set_updates(std::int64_t updates) { updates_ = updates; }
@@ -51,6 +59,7 @@ class Optimizer {
   OptimizerConfig config_;
   std::vector<OptimizedParameter> parameters_;
   std::vector<OptimizerStateTensors> state_;
+  std::vector<std::string> normed_names_;
   GradientNorm norm_;
   MultiTensor table_;  // of parameters and state
   std::int64_t updates_ = 0;

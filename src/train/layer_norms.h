@@ -9,7 +9,7 @@
 
 namespace deltron {
 
-// Of a step's gradients, before clipping; in model order. `norms`: StepResult::parameter_norms.
+// Of a step's gradients, before clipping; in model order, of all ranks together: every rank calls it. `norms`: StepResult::parameter_norms.
 std::vector<std::pair<std::string, double>> layer_gradient_norms(const Session& session, const std::vector<double>& norms);
 
 }  // namespace deltron

@@ -21,6 +21,9 @@ void RunLog::event(nlohmann::ordered_json line) {
 }
 
 void RunLog::step(const Session& session, const TrainProgress& progress, const StepResult& result, double lr, double seconds, bool always) {
+  const bool due = always || progress.step % config_.logging.log_interval == 0 || progress.step == config_.training.train_iters;
+  std::vector<std::pair<std::string, double>> layers;
+  if (due && config_.logging.log_per_layer_grad_norm) layers = layer_gradient_norms(session, result.parameter_norms);
   if (!speaks_) return;
   recent_.push_back(seconds);
   if (recent_.size() > 50) recent_.pop_front();
@@ -40,9 +43,9 @@ void RunLog::step(const Session& session, const TrainProgress& progress, const S
   line.mfu = ceiling_ > 0 ? flops / mean / (ceiling_ * ranks_) : 0;
   line.memory = session.ctx->memory()->stats().peak;
   line.eta_seconds = mean * static_cast<double>(line.total - line.step);
-  if (always || progress.step % config_.logging.log_interval == 0 || progress.step == line.total) {
+  if (due) {
     log_info(to_text(line));
-    record(session, progress, result, line, flops / mean);
+    record(session, progress, line, layers, flops / mean);
   }
   if (stderr_style().is_tty) {
     const double share = static_cast<double>(line.step) / static_cast<double>(line.total);
@@ -53,9 +56,7 @@ void RunLog::step(const Session& session, const TrainProgress& progress, const S
 }
 
 // Into metrics.jsonl and TensorBoard, whose tags are Megatron's.
-void RunLog::record(const Session& session, const TrainProgress& progress, const StepResult& result, const StepLine& line, double flops_per_second) {
-  std::vector<std::pair<std::string, double>> layers;
-  if (config_.logging.log_per_layer_grad_norm) layers = layer_gradient_norms(session, result.parameter_norms);
+void RunLog::record(const Session& session, const TrainProgress& progress, const StepLine& line, const LayerNorms& layers, double flops_per_second) {
   nlohmann::ordered_json entry = {{"event", "train"}, {"step", line.step}, {"samples", progress.consumed_samples}, {"tokens", line.tokens},
                                   {"loss", line.loss}, {"grad_norm", line.gradient_norm}, {"lr", line.lr}, {"step_ms", line.step_ms},
                                   {"tok_s", line.tokens_per_second}, {"mfu", line.mfu}, {"mem_bytes", line.memory}};

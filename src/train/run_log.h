@@ -6,6 +6,7 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "src/train/evaluate.h"
@@ -28,7 +29,7 @@ class RunLog {
   void set_ceiling(double flops_per_second) { ceiling_ = flops_per_second; }  // of one rank's device: the base of MFU
 
   void event(nlohmann::ordered_json line);  // into metrics.jsonl
-  // A step that was read; `progress` counts it. `always`: although no log interval ends with it.
+  // A step that was read; `progress` counts it. `always`: although no log interval ends with it. Every rank calls it, also a silent one.
   void step(const Session& session, const TrainProgress& progress, const StepResult& result, double lr, double seconds, bool always);
   void loss_spike(std::int64_t step, double loss, const LossWindow::Spike& spike);
   void evaluation(const TrainProgress& progress, const std::vector<EvaluationResult>& results);
@@ -36,7 +37,8 @@ class RunLog {
   void end(std::int64_t step, const std::string& reason);
 
  private:
-  void record(const Session& session, const TrainProgress& progress, const StepResult& result, const StepLine& line, double flops_per_second);
+  using LayerNorms = std::vector<std::pair<std::string, double>>;
+  void record(const Session& session, const TrainProgress& progress, const StepLine& line, const LayerNorms& layers, double flops_per_second);
   void write_events(std::int64_t step, const tensorboard::Scalars& scalars);
 
   const RunConfig& config_;

@@ -10,6 +10,7 @@
 #include "src/tensor/cuda_device.h"
 #include "src/train/activation_offload.h"
 #include "src/train/attention_report.h"
+#include "src/train/updates.h"
 #include "src/train/capacity.h"
 
 namespace deltron {
@@ -57,23 +58,6 @@ DataOptions data_options(const RunConfig& config, std::int64_t seq_length) {
   return options;
 }
 
-namespace {
-
-// Parts of the model that several tensor-parallel ranks hold alike count on the first of them.
-CountedGradients counted_gradients(const Session& session) {
-  const ParallelState& place = parallel_state(*session.ctx);
-  CountedGradients counted;
-  if (place.tp() == 1) return counted;
-  counted.group = place.tensor;
-  for (const LogicalTensor& logical : session.model->parameters().logical()) {
-    const bool first = logical.cut.dim < 0 ? place.tp_rank() == 0 : logical.cut.first_holder;
-    if (first) counted.gradients.push_back(logical.slice(logical.parameter->main_gradient));
-  }
-  return counted;
-}
-
-}  // namespace
-
 Session make_session(const RunConfig& config, bool trainable, DeviceKind device, const JobRanks& ranks) {
   Session session;
   session.config = config;
@@ -105,12 +89,7 @@ Session make_session(const RunConfig& config, bool trainable, DeviceKind device,
   session.model->parameters().initialise(*session.ctx, seed);
   if (!trainable) return session;
   configure_offload(session);
-  std::vector<OptimizedParameter> parameters;
-  for (const ParameterPtr& parameter : session.model->parameters().all()) {
-    parameters.push_back({parameter->spec.name, parameter->value.detached(), parameter->main_gradient, parameter->spec.weight_decay});
-  }
-  session.optimizer = std::make_unique<Optimizer>(*session.ctx, config.optimizer, std::move(parameters), counted_gradients(session));
-  session.optimizer->masters_from_weights(*session.ctx);
+  make_updates(session);
   return session;
 }
 

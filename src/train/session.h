@@ -11,7 +11,9 @@
 #include "src/data/batch.h"
 #include "src/data/data_source.h"
 #include "src/model/hybrid_language_model.h"
+#include "src/optim/gradient_reducer.h"
 #include "src/optim/optimizer.h"
+#include "src/optim/weight_gather.h"
 #include "src/train/host_channel.h"
 #include "src/train/job_ranks.h"
 
@@ -24,6 +26,12 @@ RankGrid rank_grid(const RunConfig& config, int ranks);
 DataOptions data_options(const RunConfig& config, std::int64_t seq_length = 0);
 bool has_data(const RunConfig& config);
 
+// Rows of a parameter that one entry of the optimizer updates: all of them, or with a sharded optimizer those of this rank.
+struct OptimizedRows {
+  ParameterPtr parameter;
+  std::int64_t row_begin = 0, rows = 0;
+};
+
 // Model and optimizer of one rank on one context.
 struct Session {
   RunConfig config;
@@ -31,7 +39,11 @@ struct Session {
   std::unique_ptr<HostChannel> channel;
   std::unique_ptr<Context> ctx;
   std::unique_ptr<HybridLanguageModel> model;
-  std::unique_ptr<Optimizer> optimizer;  // null if not trainable
+  // All below: null or empty if not trainable.
+  std::unique_ptr<Optimizer> optimizer;
+  std::vector<OptimizedRows> optimized;          // what the optimizer's entries are, in its order
+  std::unique_ptr<GradientReducer> reducer;      // with several data or context ranks
+  std::unique_ptr<WeightGather> weight_gather;   // with a sharded optimizer
   std::map<std::string, std::string> data_content = {};  // prefix -> hashes of its files; filled by the training loop
 };
 // Hashes of the token files that a configuration names. Opens them: polls for stop signals.

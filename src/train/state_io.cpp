@@ -2,6 +2,7 @@
 #include "src/train/state_io.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "src/config/schema.h"
 #include "src/tensor/ops.h"
@@ -17,48 +18,72 @@ struct NamedTensor {
   bool written_here;     // every element of the whole is written by one rank
 };
 
-// What of a tensor that lies like `logical` this rank holds of elements that exist: a vocabulary's padding does not.
-NamedTensor named(const Session& session, const std::string& name, const LogicalTensor& logical, const Tensor& like_parameter) {
-  NamedTensor part{name, logical.slice(like_parameter), logical.whole_shape(), logical.offset(), true};
-  if (logical.cut.dim >= 0) {
-    const auto dim = static_cast<std::size_t>(logical.cut.dim);
-    const std::int64_t there = std::clamp<std::int64_t>(part.shape[dim] - part.offset[dim], 0, part.tensor.size(logical.cut.dim));
-    if (there < part.tensor.size(logical.cut.dim)) part.tensor = part.tensor.slice(logical.cut.dim, 0, there);
+// Rows [row_begin, row_begin + rows) of a parameter, as `tensor` holds them: what of `logical` lies there, and exists (a vocabulary's padding
+// does not). Nothing where they do not meet.
+std::optional<NamedTensor> named(const Session& session, const std::string& name, const LogicalTensor& logical, const Tensor& tensor, std::int64_t row_begin,
+                                 std::int64_t rows) {
+  std::int64_t begin = std::max(row_begin, logical.row_begin), end = std::min(row_begin + rows, logical.row_begin + logical.shape[0]);
+  NamedTensor part{name, {}, logical.whole_shape(), logical.offset(), true};
+  part.offset[0] += begin - logical.row_begin;
+  end = std::min(end, begin + part.shape[0] - part.offset[0]);
+  if (begin >= end) return std::nullopt;
+  part.tensor = tensor.detached().slice(0, begin - row_begin, end - begin);
+  const ParameterCut& cut = logical.cut;
+  if (cut.dim > 0) {
+    const std::int64_t there = std::min(part.tensor.size(cut.dim), cut.whole - cut.begin);
+    if (there <= 0) return std::nullopt;
+    if (there < part.tensor.size(cut.dim)) part.tensor = part.tensor.slice(cut.dim, 0, there);
   }
   const ParallelState& place = parallel_state(*session.ctx);
-  const bool replica = logical.cut.dim < 0 && place.tp_rank() > 0;  // all of it is on every tensor-parallel rank
-  part.written_here = place.dp_rank() == 0 && place.cp_rank() == 0 && !replica && logical.cut.first_holder && part.tensor.count() > 0;
+  const bool first = cut.dim < 0 ? place.tp_rank() == 0 : cut.first_holder;  // of the tensor-parallel ranks that hold it
+  part.written_here = first && (session.weight_gather || (place.dp_rank() == 0 && place.cp_rank() == 0));
   return part;
+}
+
+template <class Tensors>
+void add_optimized(const Session& session, const std::string& prefix, const Tensors& tensor_of, std::vector<NamedTensor>& tensors) {
+  for (const LogicalTensor& logical : session.model->parameters().logical()) {
+    for (std::size_t i = 0; i < session.optimized.size(); ++i) {
+      const OptimizedRows& rows = session.optimized[i];
+      if (rows.parameter != logical.parameter) continue;
+      const Tensor tensor = tensor_of(session.optimizer->state()[i]);
+      if (!tensor.defined()) return;
+      if (auto part = named(session, prefix + logical.name, logical, tensor, rows.row_begin, rows.rows)) tensors.push_back(std::move(*part));
+    }
+  }
 }
 
 // Weights in their own type, or masters in fp32 where the model is kept in a narrower type: the master is the truth.
 std::vector<NamedTensor> model_tensors(const Session& session) {
   std::vector<NamedTensor> tensors;
-  const std::vector<ParameterPtr>& parameters = session.model->parameters().all();
+  if (session.optimizer) {
+    add_optimized(session, "", [](const OptimizerStateTensors& state) { return state.master; }, tensors);
+    return tensors;
+  }
   for (const LogicalTensor& logical : session.model->parameters().logical()) {
-    Tensor whole = logical.parameter->value;
-    if (session.optimizer) {
-      for (std::size_t i = 0; i < parameters.size(); ++i) {
-        if (parameters[i] == logical.parameter) whole = session.optimizer->state()[i].master;
-      }
-    }
-    tensors.push_back(named(session, logical.name, logical, whole));
+    const Tensor& value = logical.parameter->value;
+    if (auto part = named(session, logical.name, logical, value, 0, value.size(0))) tensors.push_back(std::move(*part));
   }
   return tensors;
 }
 
 std::vector<NamedTensor> optimizer_tensors(const Session& session) {
   std::vector<NamedTensor> tensors;
-  const std::vector<ParameterPtr>& parameters = session.model->parameters().all();
-  for (const LogicalTensor& logical : session.model->parameters().logical()) {
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      if (parameters[i] != logical.parameter) continue;
-      const OptimizerStateTensors& state = session.optimizer->state()[i];
-      if (state.exp_avg.defined()) tensors.push_back(named(session, "exp_avg." + logical.name, logical, state.exp_avg));
-      if (state.exp_avg_sq.defined()) tensors.push_back(named(session, "exp_avg_sq." + logical.name, logical, state.exp_avg_sq));
-    }
-  }
+  add_optimized(session, "exp_avg.", [](const OptimizerStateTensors& state) { return state.exp_avg; }, tensors);
+  add_optimized(session, "exp_avg_sq.", [](const OptimizerStateTensors& state) { return state.exp_avg_sq; }, tensors);
   return tensors;
+}
+
+// All that the model and, with `optimizer`, its updates keep, on whatever ranks.
+std::vector<std::string> all_names(const Session& session, bool optimizer) {
+  std::vector<std::string> names;
+  for (const LogicalTensor& logical : session.model->parameters().logical()) {
+    names.push_back(logical.name);
+    if (!optimizer || session.config.optimizer.optimizer != OptimizerKind::AdamW) continue;
+    names.push_back("exp_avg." + logical.name);
+    names.push_back("exp_avg_sq." + logical.name);
+  }
+  return names;
 }
 
 // The parts that are written here, copied to the host. Parts cut along columns are no contiguous rows: gathered first.
@@ -132,16 +157,15 @@ LoadedRun load_run(Session& session, const CheckpointReader& reader, bool weight
     const std::vector<NamedTensor> more = optimizer_tensors(session);
     wanted.insert(wanted.end(), more.begin(), more.end());
   }
-  std::vector<std::string> names;
-  for (const NamedTensor& part : wanted) names.push_back(part.name);
-  reader.require_names(names, weights_only || !session.optimizer);
+  const bool all = !weights_only && session.optimizer;
+  reader.require_names(all_names(session, all), !all);
   for (const NamedTensor& part : wanted) {
-    if (part.tensor.count() == 0) continue;  // only padding of a vocabulary is here
     const HostArray found = reader.read_block(part.name, part.shape, Block{part.offset, part.tensor.shape()});
     const HostArray array = converted(found.view(), part.tensor.dtype());
     copy_from_host(ctx, part.tensor, array.bytes.data());
   }
   if (session.optimizer) session.optimizer->weights_from_masters(ctx);
+  if (session.weight_gather) session.weight_gather->run(ctx);
   LoadedRun loaded;
   if (weights_only || !session.optimizer) return loaded;
   const nlohmann::json& state = reader.state();

@@ -6,6 +6,7 @@
 #include "src/model/flops.h"
 #include "src/tensor/ops.h"
 #include "src/tensor/profile.h"
+#include "src/train/updates.h"
 
 namespace deltron {
 namespace {
@@ -18,9 +19,10 @@ StepResult result_of(const BatchCounts& counts) {
   return result;
 }
 
+// `overlap`: gradients of the last micro-batch may go to other ranks while backward runs.
 // Gradients into the main gradients; the loss F64 [1] stays on the device, summed over the micro-batches in their order.
 Tensor accumulate_gradients(Session& session, const std::vector<HostBatch>& micro_batches, std::int64_t valid_tokens, const MicroBatchHook& hook,
-                            std::int64_t only) {
+                            std::int64_t only, bool overlap) {
   Context& ctx = *session.ctx;
   OffloadManager& offload = ctx.slot<OffloadManager>();
   const Tensor sum = Tensor::zeros(ctx, {1}, DType::F64, "loss of the step", MemoryTag::Workspace);
@@ -41,21 +43,15 @@ Tensor accumulate_gradients(Session& session, const std::vector<HostBatch>& micr
     const Tensor seed = make_tensor(ctx, {1}, DType::F64, {1.0}, "loss seed");
     {
       const ProfileRange backwards(ctx, RangeKind::Backward, "backward");
+      if (session.reducer) session.reducer->begin_backward(ctx, only < 0 && m + 1 == static_cast<std::int64_t>(micro_batches.size()) && overlap);
       backward(ctx, {loss}, {seed});
+      if (session.reducer) session.reducer->end_backward();
     }
     if (hook) hook(m);
     accumulate(ctx, loss.detached(), sum);
   }
   offload.reset(ctx);
   return sum;
-}
-
-// Every main gradient becomes that of the whole global batch.
-void sum_gradients_over_ranks(Session& session) {
-  Context& ctx = *session.ctx;
-  const ParallelState& place = parallel_state(ctx);
-  session.model->parameters().sum_partial_gradients(ctx);
-  if (place.data_context) place.data_context->all_reduce(ctx, session.model->parameters().gradient_buffer(), "gradients");
 }
 
 }  // namespace
@@ -96,13 +92,14 @@ LaunchedStep launch_step(Session& session, const std::vector<HostBatch>& micro_b
   step.norms_ = &optimizer.norm();
   step.updates_before_ = optimizer.updates();
   session.model->parameters().start_main_gradients(ctx);
-  const Tensor loss = accumulate_gradients(session, micro_batches, step.known_.valid_tokens, hook, -1);
+  const Tensor loss = accumulate_gradients(session, micro_batches, step.known_.valid_tokens, hook, -1, !hook);  // a hook changes gradients
   session.model->parameters().finish_main_gradients(ctx);
   sum_gradients_over_ranks(session);
   // Every rank has the part of its rows; those of one tensor-parallel group have the same.
   if (const auto& group = parallel_state(ctx).data_context) group->all_reduce(ctx, loss, "loss of the step");
   optimizer.watch(ctx, loss);
   optimizer.step(ctx, lr);
+  if (session.weight_gather) session.weight_gather->run(ctx);
   copy_to_host_later(ctx, loss, &landing->loss);
   step.landed_ = optimizer.norm().read_later(ctx, landing->norm);
   step.landing_ = std::move(landing);
@@ -117,7 +114,7 @@ StepResult train_step(Session& session, const std::vector<HostBatch>& micro_batc
 StepResult forward_backward(Session& session, const std::vector<HostBatch>& micro_batches, const MicroBatchHook& hook, std::int64_t only,
                             const std::optional<BatchCounts>& whole) {
   StepResult result = result_of(whole ? *whole : counts_of(session.config, micro_batches));
-  const Tensor loss = accumulate_gradients(session, micro_batches, result.valid_tokens, hook, only);
+  const Tensor loss = accumulate_gradients(session, micro_batches, result.valid_tokens, hook, only, false);
   if (!session.ctx->is_meta()) copy_to_host(*session.ctx, loss, &result.loss);
   return result;
 }

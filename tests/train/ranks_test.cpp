@@ -1,0 +1,193 @@
+// The training loop on several ranks, threads of this process: losses of one rank in every layout, the same bits twice, checkpoints that move
+// between layouts, one decision to stop, one error for all.
+#include "distributed/thread_communicator.h"
+#include "src/train/step_agreement.h"
+#include "tests/train/train_test_support.h"
+
+namespace deltron {
+namespace {
+
+using namespace deltron::test;
+
+struct Layout {
+  const char* name;
+  int ranks, tp, cp;
+  bool sequence_parallel;
+  std::vector<std::string> keys(std::vector<std::string> more = {}) const {
+    more.push_back("parallel.tensor_model_parallel_size=" + std::to_string(tp));
+    more.push_back("parallel.context_parallel_size=" + std::to_string(cp));
+    if (sequence_parallel) more.emplace_back("parallel.sequence_parallel=true");
+    return more;
+  }
+};
+const Layout kLayouts[] = {{"tp2", 2, 2, 1, false},      {"tp2_sp", 2, 2, 1, true},        {"cp2", 2, 1, 2, false},     {"dp2", 2, 1, 1, false},
+                           {"tp2_cp2", 4, 2, 2, false},  {"tp2_dp2", 4, 2, 1, false},      {"cp2_dp2", 4, 1, 2, false}, {"tp2_sp_cp2_dp2", 8, 2, 2, true},
+                           {"one", 1, 1, 1, false}};
+const Layout& layout(const std::string& name) {
+  for (const Layout& entry : kLayouts) {
+    if (name == entry.name) return entry;
+  }
+  throw std::out_of_range(name);
+}
+
+// Enough heads for tp 2 x cp 2, no two micro-batches on one rank of dp 2.
+std::vector<std::string> wide(std::vector<std::string> more = {}) {
+  more.insert(more.end(), {"model.linear_num_key_heads=4", "model.linear_num_value_heads=4", "training.micro_batch_size=1", "training.train_iters=6"});
+  return more;
+}
+
+class TrainOnRanks : public ::testing::Test {
+ protected:
+  TrainOnRanks() : prefix_(prepare_text(folder_, "text", made_text(30, 300))) {}
+
+  // The outcome of rank 0; every rank's losses must be its.
+  TrainOutcome train_on(const Layout& layout, const std::vector<std::string>& overrides, TrainOptions options = {}) {
+    set_log_level(LogLevel::Error);
+    const RunConfig config = tiny_config(prefix_, layout.keys(overrides));
+    std::vector<TrainOutcome> outcomes(static_cast<std::size_t>(layout.ranks));
+    run_thread_ranks(layout.ranks, [&](int rank, const std::shared_ptr<Communicator>& world) {
+      TrainOptions mine = options;
+      mine.ranks = job_of(world);
+      outcomes[static_cast<std::size_t>(rank)] = train(config, mine);
+    });
+    set_log_file("");
+    for (const TrainOutcome& outcome : outcomes) {
+      EXPECT_EQ(outcome.losses, outcomes[0].losses);
+      EXPECT_EQ(outcome.reason, outcomes[0].reason);
+    }
+    return outcomes[0];
+  }
+
+  TempFolder folder_;
+  std::string prefix_;
+};
+
+class Layouts : public TrainOnRanks, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(Layouts, losses_of_one_rank) {
+  const TrainOutcome one = train_on(layout("one"), wide({"training.eval_interval=6"})), many = train_on(layout(GetParam()), wide({"training.eval_interval=6"}));
+  ASSERT_EQ(many.losses.size(), 6U);
+  for (std::size_t step = 0; step < 6; ++step) EXPECT_NEAR(many.losses[step], one.losses[step], 1e-4 * one.losses[step]) << "step " << step + 1;
+  EXPECT_NEAR(many.losses[0], one.losses[0], 1e-6 * one.losses[0]);
+  ASSERT_EQ(many.evaluation.size(), 1U);
+  EXPECT_EQ(many.evaluation[0].predictions, one.evaluation[0].predictions);
+  EXPECT_NEAR(many.evaluation[0].loss(), one.evaluation[0].loss(), 1e-4 * one.evaluation[0].loss());
+}
+
+TEST_P(Layouts, the_same_bits_twice) {
+  std::map<std::string, std::string> hashes[2];
+  for (int i = 0; i < 2; ++i) {
+    const std::string run = folder_ / ("run" + std::to_string(i));
+    train_on(layout(GetParam()), wide({"checkpoint.save=" + run, "training.exit_interval=3"}));
+    for (const ManifestTensor& tensor : read_manifest(checkpoint_path(run, 3)).tensors) {
+      hashes[i][tensor.name] = tensor.hash;
+      for (const ManifestPiece& piece : tensor.pieces) hashes[i][tensor.name] += piece.hash;
+    }
+  }
+  EXPECT_GT(hashes[0].size(), 60U);
+  EXPECT_EQ(hashes[0], hashes[1]);
+}
+
+INSTANTIATE_TEST_SUITE_P(cases, Layouts, ::testing::Values("tp2", "tp2_sp", "cp2", "dp2", "tp2_cp2", "tp2_sp_cp2_dp2"),
+                         [](const ::testing::TestParamInfo<const char*>& entry) { return std::string(entry.param); });
+
+// Saved at one layout, every other one goes on from it with the step that it would have made itself.
+TEST_F(TrainOnRanks, checkpoints_move_between_layouts) {
+  const std::string run = folder_ / "run";
+  train_on(layout("tp2_dp2"), wide({"checkpoint.save=" + run, "training.exit_interval=3"}));
+  TrainOptions from_run;
+  from_run.load = run;
+  const TrainOutcome same = train_on(layout("tp2_dp2"), wide({"checkpoint.save=" + (folder_ / "same")}), from_run);
+  ASSERT_EQ(same.losses.size(), 3U);
+  for (const char* other : {"one", "tp2_cp2", "cp2_dp2", "dp2", "tp2_sp_cp2_dp2"}) {
+    const std::string next = folder_ / other;
+    const TrainOutcome moved = train_on(layout(other), wide({"checkpoint.save=" + next}), from_run);
+    ASSERT_EQ(moved.losses.size(), 3U) << other;
+    EXPECT_NEAR(moved.losses[0], same.losses[0], 1e-6 * same.losses[0]) << other;
+    EXPECT_NEAR(moved.losses[2], same.losses[2], 1e-4 * same.losses[2]) << other;
+    EXPECT_FALSE(moved.differences.empty()) << other << ": other ranks, other bits";
+  }
+}
+
+// The optimizer's state cut over data ranks is the same optimizer, to the bit, with buckets of any size, with and without overlap.
+TEST_F(TrainOnRanks, a_sharded_optimizer_trains_to_the_same_bits) {
+  for (const char* name : {"dp2", "cp2_dp2", "tp2_sp_cp2_dp2"}) {
+    const TrainOutcome whole = train_on(layout(name), wide({"training.bf16=true"}));
+    for (const char* keys : {"parallel.ddp_bucket_size=1000", "parallel.ddp_bucket_size=5000", "parallel.overlap_grad_reduce=false"}) {
+      const TrainOutcome sharded = train_on(layout(name), wide({"training.bf16=true", "optimizer.use_distributed_optimizer=true", keys}));
+      EXPECT_EQ(sharded.losses, whole.losses) << name << " " << keys;
+      const auto state = static_cast<std::size_t>(MemoryTag::OptimizerState);
+      EXPECT_LT(sharded.memory.by_tag_at_peak[state], whole.memory.by_tag_at_peak[state] * 7 / 10) << name << " " << keys;
+    }
+  }
+}
+
+TEST_F(TrainOnRanks, a_sharded_optimizer_moves_between_layouts_too) {
+  const std::string run = folder_ / "run";
+  const std::vector<std::string> sharded = wide({"optimizer.use_distributed_optimizer=true", "parallel.ddp_bucket_size=3000", "logging.log_per_layer_grad_norm=true"});
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), sharded.begin(), sharded.end());
+    return more;
+  };
+  const TrainOutcome whole = train_on(layout("tp2_dp2"), with({}));
+  train_on(layout("tp2_dp2"), with({"checkpoint.save=" + run, "training.exit_interval=3"}));
+  TrainOptions from_run;
+  from_run.load = run;
+  for (const char* other : {"tp2_dp2", "one", "dp2", "tp2_cp2", "tp2_sp_cp2_dp2"}) {
+    const TrainOutcome moved = train_on(layout(other), with({"checkpoint.save=" + (folder_ / other)}), from_run);
+    ASSERT_EQ(moved.losses.size(), 3U) << other;
+    if (std::string(other) == "tp2_dp2") EXPECT_EQ(moved.losses, std::vector<double>(whole.losses.begin() + 3, whole.losses.end()));
+    EXPECT_NEAR(moved.losses[0], whole.losses[3], 1e-6 * whole.losses[3]) << other;
+  }
+  EXPECT_EQ(metrics_lines(run, "train").front().at("layer_grad_norms").size(), 5U);
+}
+
+TEST_F(TrainOnRanks, resume_is_exact_on_the_same_layout) {
+  const std::string run = folder_ / "run";
+  const TrainOutcome whole = train_on(layout("tp2_dp2"), wide());
+  train_on(layout("tp2_dp2"), wide({"checkpoint.save=" + run, "training.exit_interval=3"}));
+  const TrainOutcome rest = train_on(layout("tp2_dp2"), wide({"checkpoint.save=" + run}));
+  EXPECT_EQ(rest.losses, std::vector<double>(whole.losses.begin() + 3, whole.losses.end()));
+  EXPECT_TRUE(rest.differences.empty());
+}
+
+TEST_F(TrainOnRanks, not_a_number_on_one_rank_is_one_error_for_all) {
+  const std::string run = folder_ / "run";
+  TrainOptions options;
+  options.inject_nan = parse_nan_injection("step=3,param=decoder.layers.0.self_attention.A_log,rank=1");
+  std::vector<std::string> messages(2);
+  const RunConfig config = tiny_config(prefix_, layout("dp2").keys(wide({"checkpoint.save=" + run})));
+  EXPECT_THROW(run_thread_ranks(2,
+                                [&](int rank, const std::shared_ptr<Communicator>& world) {
+                                  TrainOptions mine = options;
+                                  mine.ranks = job_of(world);
+                                  try {
+                                    train(config, mine);
+                                  } catch (const Error& error) {
+                                    messages[static_cast<std::size_t>(rank)] = error.what();
+                                    throw;
+                                  }
+                                }),
+               Error);
+  EXPECT_EQ(messages[0], messages[1]);
+  EXPECT_NE(messages[0].find("E600 step 3, rank 1, layer 0, decoder.layers.0.self_attention.A_log"), std::string::npos) << messages[0];
+}
+
+TEST(StepAgreement, counts_every_token_once_and_hears_every_stop) {
+  run_thread_ranks(4, [](int rank, const std::shared_ptr<Communicator>& world) {
+    HostChannel channel(world);
+    StepAgreement agreement(channel);
+    // Two data ranks, each of two ranks that hold the same batch.
+    agreement.begin({.tokens = 64, .valid_tokens = 10 + 5 * (rank / 2), .attention_flops = 8}, 2, rank == 0);
+    const AgreedStep agreed = agreement.finish();
+    EXPECT_EQ(agreed.counts.tokens, 128);
+    EXPECT_EQ(agreed.counts.valid_tokens, 25);
+    EXPECT_EQ(agreed.counts.attention_flops, 16);
+    EXPECT_EQ(agreed.stop, "training.exit_duration_in_mins");
+    EXPECT_EQ(channel.exchange(std::string(static_cast<std::size_t>(rank), 'x')), (std::vector<std::string>{"", "x", "xx", "xxx"}));
+    EXPECT_EQ(channel.from_first("rank " + std::to_string(rank)), "rank 0");
+  });
+}
+
+}  // namespace
+}  // namespace deltron

@@ -123,7 +123,9 @@ void pad_for_ranks(Context& ctx, HostBatch& batch) {
 
 DeviceBatch upload(Context& ctx, const HostBatch& batch) {
   DeviceBatch device;
-  DELTRON_CHECK(!batch.cu_seqlens.empty() && batch.cu_seqlens.back() == batch.num_tokens(), "offsets of a micro-batch of ", batch.num_tokens(), " tokens");
+  DELTRON_CHECK(!batch.cu_seqlens.empty() && batch.cu_seqlens.back() == batch.num_tokens(), "offsets of a micro-batch of ",
+                batch.num_tokens(), " tokens");
+  device.layout = local_layout(ctx, batch.cu_seqlens, batch.positions, batch.token_sample, batch.token_offset);  // refuses what cannot be cut
   const auto send = [&](const std::vector<std::int32_t>& values, const char* name) {
     const std::vector<std::int32_t> mine = local_tokens(ctx, batch.cu_seqlens, values);
     const Tensor tensor = Tensor::empty(ctx, {static_cast<std::int64_t>(mine.size())}, DType::I32, name, MemoryTag::Data);
@@ -132,7 +134,6 @@ DeviceBatch upload(Context& ctx, const HostBatch& batch) {
   };
   device.ids = send(batch.tokens, "ids");
   device.labels = send(batch.labels, "labels");
-  device.layout = local_layout(ctx, batch.cu_seqlens, batch.positions, batch.token_sample, batch.token_offset);
   return device;
 }
 

@@ -12,9 +12,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "src/base/error.h"
 #include "src/base/file.h"
 #include "tests/tools/run_cli.h"
 #include "tests/train/train_test_support.h"
+#include "tools/launch/verdict.h"
 
 namespace deltron::tools {
 namespace {
@@ -36,7 +38,15 @@ bool comes_true(const std::function<bool()>& condition) {
   return false;
 }
 
-bool alive(pid_t process) { return kill(process, 0) == 0; }
+// Where nobody reaps orphans they stay as zombies, which are gone as far as anybody's GPU is concerned.
+bool gone(pid_t process) {
+  const std::string stat = "/proc/" + std::to_string(process) + "/stat";
+  try {
+    return read_file(stat).find(") Z ") != std::string::npos;
+  } catch (const Error&) {
+    return true;
+  }
+}
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::istringstream stream(text);
@@ -72,14 +82,16 @@ class Launch : public ::testing::Test {
     launcher_ = fork();
     if (launcher_ != 0) return;
     setenv("FOLDER", folder.c_str(), 1);
-    dup2(open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDOUT_FILENO);
+    const int file = open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    dup2(out_ >= 0 ? out_ : file, STDOUT_FILENO);
     dup2(open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
     execv(pointers[0], pointers.data());
     _exit(127);
   }
   void start_script(int ranks, const std::string& script, const std::vector<std::string>& options = {}) {
-    std::vector<std::string> words = {"--nproc-per-node", std::to_string(ranks), "--program", "/bin/sh", "--grace", "0.2"};
+    std::vector<std::string> words = {"--nproc-per-node", std::to_string(ranks), "--program", "/bin/sh"};
     words.insert(words.end(), options.begin(), options.end());
+    if (std::find(options.begin(), options.end(), "--grace") == options.end()) words.insert(words.end(), {"--grace", "0.2"});
     words.insert(words.end(), {"--", "-c", script});
     start(words);
   }
@@ -108,6 +120,7 @@ class Launch : public ::testing::Test {
 
   TempFolder folder_;
   pid_t launcher_ = 0;
+  int out_ = -1;  // the launcher's standard output, instead of the file
 };
 
 TEST_F(Launch, ranks_see_torchruns_variables_and_our_own) {
@@ -202,6 +215,32 @@ TEST_F(Launch, ranks_that_a_passed_signal_ends_have_not_failed) {
   EXPECT_THAT(result.err, Not(HasSubstr("failed")));
 }
 
+TEST_F(Launch, output_that_nobody_reads_is_a_stop_request) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  close(ends[0]);
+  out_ = ends[1];
+  start_script(2, "trap 'exit 75' TERM; touch $FOLDER/$RANK; while [ ! -e $FOLDER/go ]; do sleep 0.01; done; echo word; while :; do sleep 0.01; done");
+  close(ends[1]);
+  ASSERT_TRUE(appears("0") && appears("1"));
+  write_file_atomically(path("go"), "");
+  const CliResult result = finish();
+  EXPECT_EQ(result.code, 75);
+  EXPECT_THAT(result.err, HasSubstr("nobody reads the output any more"));
+}
+
+TEST(LaunchVerdict, followers_of_a_stop_are_no_failures) {
+  const RankEnd stopped{0, {0, SIGTERM}, 1, false}, follower{1, {7, 0}, 2, false}, saved{2, {75, 0}, 3, false}, broken{3, {6, 0}, 4, false},
+      killed{4, {0, SIGKILL}, 5, true};
+  EXPECT_EQ(judge({stopped, follower, saved}, {SIGTERM}).exit_code, 128 + SIGTERM);
+  EXPECT_EQ(judge({stopped, follower, saved}, {SIGTERM}).culprit, -1);
+  EXPECT_EQ(judge({follower, broken, killed}, {}).culprit, 1);
+  EXPECT_EQ(judge({follower, killed}, {}).exit_code, 7);
+  EXPECT_EQ(judge({stopped, saved}, {}).exit_code, 128 + SIGTERM);
+  EXPECT_EQ(judge({stopped, saved}, {}).culprit, 0);
+  EXPECT_EQ(judge({killed, saved}, {SIGINT, SIGTERM}).exit_code, 128 + SIGTERM);
+}
+
 TEST_F(Launch, a_second_stop_signal_kills) {
   start_script(2, "trap 'touch $FOLDER/seen$RANK' TERM; touch $FOLDER/$RANK; while :; do sleep 0.01; done");
   ASSERT_TRUE(appears("0") && appears("1"));
@@ -226,18 +265,16 @@ TEST_F(Launch, ranks_die_with_the_launcher) {
   start_script(2, "echo $$ > $FOLDER/part$RANK; mv $FOLDER/part$RANK $FOLDER/$RANK; exec sleep 100");
   ASSERT_TRUE(appears("0") && appears("1"));
   const pid_t ranks[] = {std::stoi(read_file(path("0"))), std::stoi(read_file(path("1")))};
-  EXPECT_TRUE(alive(ranks[0]) && alive(ranks[1]));
+  EXPECT_FALSE(gone(ranks[0]) || gone(ranks[1]));
   signal(SIGKILL);
   EXPECT_EQ(finish().code, 128 + SIGKILL);
-  // Where nobody reaps orphans they stay as zombies, which are gone as far as anybody's GPU is concerned.
-  for (const pid_t rank : ranks) {
-    EXPECT_TRUE(comes_true([&] { return !alive(rank) || read_file("/proc/" + std::to_string(rank) + "/stat").find(") Z ") != std::string::npos; }));
-  }
+  for (const pid_t rank : ranks) EXPECT_TRUE(comes_true([&] { return gone(rank); }));
 }
 
 TEST_F(Launch, what_a_rank_leaves_running_does_not_hold_the_launcher) {
   const CliResult result = run_script(1, "sleep 100 & echo $! > $FOLDER/left");
   EXPECT_EQ(result.code, 0);
+  EXPECT_TRUE(comes_true([&] { return gone(std::stoi(read_file(path("left")))); }));
 }
 
 TEST_F(Launch, big_output_arrives_whole) {
@@ -258,7 +295,7 @@ TEST_F(Launch, big_output_arrives_whole) {
 TEST_F(Launch, a_program_that_cannot_start_is_named) {
   start({"--nproc-per-node", "2", "--program", path("missing")});
   const CliResult result = finish();
-  EXPECT_EQ(result.code, 2);
+  EXPECT_EQ(result.code, 8);
   EXPECT_THAT(result.err, HasSubstr("a rank cannot be started"));
   EXPECT_THAT(result.err, HasSubstr("No such file"));
 }

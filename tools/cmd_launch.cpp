@@ -55,7 +55,7 @@ class LaunchCommand : public Command {
     options.tail("command", launch_.command, "a command of deltron with its options; '--' may stand before it");
     options.require("--nproc-per-node");
   }
-  ExitCode run(CommandIo&) override {
+  ExitCode run(CommandIo& io) override {
     const char* outer = std::getenv("DELTRON_LOCAL_RANK");
     if (outer != nullptr) usage_error("launch", "this process is itself a rank (DELTRON_LOCAL_RANK is " + std::string(outer) + ")", "launch once");
     if (launch_.command.empty() && program_.empty()) usage_error("launch", "COMMAND is missing", "for example: train -c FILE");
@@ -65,7 +65,7 @@ class LaunchCommand : public Command {
     const LaunchPlan plan = make_launch_plan(launch_);
     LaunchProgram program{program_.empty() ? own_program() : program_, launch_.command, program_.empty()};
     program.arguments.insert(program.arguments.begin(), program_.empty() ? "deltron" : program_);
-    return supervise(plan, program, waits(), signals);
+    return supervise(plan, program, waits(), signals, io.quiet);
   }
 
  private:

@@ -39,8 +39,8 @@ struct Rank {
 
 class Supervisor {
  public:
-  Supervisor(const LaunchPlan& plan, const LaunchProgram& program, const LaunchWaits& waits, SignalQueue& signals)
-      : plan_(plan), waits_(waits), signals_(signals) {
+  Supervisor(const LaunchPlan& plan, const LaunchProgram& program, const LaunchWaits& waits, SignalQueue& signals, bool quiet)
+      : plan_(plan), waits_(waits), signals_(signals), quiet_(quiet) {
     for (int local = 0; local < plan.ranks_per_node; ++local) {
       const int rank = plan.rank(local);
       const RankProgram each{program.path, program.arguments, environment_with(rank_environment(plan, local)), program.unblocks_stop_signals};
@@ -135,6 +135,7 @@ class Supervisor {
     if (urgent && stop_asked_) return kill_all("a second " + signal_text(number));
     stop_asked_ |= urgent;
     send(number);
+    if (quiet_) return;
     note(signal_text(number) + " passed on to " + std::to_string(running()) + (running() == 1 ? " rank" : " ranks") +
          (urgent ? "; a second one kills" : ""));
   }
@@ -220,6 +221,7 @@ class Supervisor {
   const LaunchPlan& plan_;
   const LaunchWaits waits_;
   SignalQueue& signals_;
+  const bool quiet_;
   const Clock::time_point start_ = Clock::now();
   OutputQueue queue_;
   std::vector<std::unique_ptr<Rank>> ranks_;
@@ -235,8 +237,8 @@ class Supervisor {
 
 }  // namespace
 
-ExitCode supervise(const LaunchPlan& plan, const LaunchProgram& program, const LaunchWaits& waits, SignalQueue& signals) {
-  return Supervisor(plan, program, waits, signals).run();
+ExitCode supervise(const LaunchPlan& plan, const LaunchProgram& program, const LaunchWaits& waits, SignalQueue& signals, bool quiet) {
+  return Supervisor(plan, program, waits, signals, quiet).run();
 }
 
 }  // namespace deltron::tools

@@ -23,7 +23,7 @@ struct LaunchWaits {
 };
 
 // Returns when every rank has ended and its output is written. Throws ErrorCode::ResourceUnavailable where a rank cannot be started; those
-// that were are killed.
-ExitCode supervise(const LaunchPlan& plan, const LaunchProgram& program, const LaunchWaits& waits, SignalQueue& signals);
+// that were are killed. `quiet`: no word of signals passed on.
+ExitCode supervise(const LaunchPlan& plan, const LaunchProgram& program, const LaunchWaits& waits, SignalQueue& signals, bool quiet);
 
 }  // namespace deltron::tools

@@ -12,7 +12,7 @@ class CountingGroup : public Communicator {
   CountingGroup(int rank, int size, std::string label) : Communicator(rank, size, std::move(label)) {}
   const char* backend() const override { return "counting"; }
   void abort(const std::string&) override {}
-  std::shared_ptr<Communicator> split(Context&, int, const std::string&) override { return nullptr; }
+  std::shared_ptr<Communicator> split_group(Context&, int, const std::string&) override { return nullptr; }
 
  protected:
   Event start(Context&, const Collective&, bool) override {

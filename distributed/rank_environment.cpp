@@ -2,12 +2,11 @@
 #include "distributed/rank_environment.h"
 
 #include <charconv>
+#include <cstdlib>
 #include <optional>
 #include <vector>
 
 #include "src/base/error.h"
-
-extern char** environ;
 
 namespace deltron {
 namespace {
@@ -186,10 +185,14 @@ RankEnvironment read_rank_environment(const EnvironmentVariables& variables) {
 
 EnvironmentVariables process_environment() {
   EnvironmentVariables variables;
-  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
-    const std::string line = *entry;
-    const std::size_t equals = line.find('=');
-    if (equals != std::string::npos) variables[line.substr(0, equals)] = line.substr(equals + 1);
+  for (const char* name :
+       {"DELTRON_RANK", "DELTRON_WORLD_SIZE", "DELTRON_LOCAL_RANK", "DELTRON_LOCAL_WORLD_SIZE", "DELTRON_MASTER_ADDR", "DELTRON_MASTER_PORT", "DELTRON_JOB_ID",
+        "DELTRON_JOB_WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE",
+        "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_MCA_orte_hnp_uri", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMIX_RANK", "PMIX_LOCAL_RANK",
+        "PMIX_LOCAL_SIZE", "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_JOB_ID",
+        "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_STEP_TASKS_PER_NODE"}) {
+    if (const char* value = std::getenv(name)) variables[name] = value;
   }
   return variables;
 }

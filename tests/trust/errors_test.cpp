@@ -8,6 +8,8 @@
 #include <map>
 #include <set>
 
+#include "distributed/rank_environment.h"
+#include "distributed/tcp_store.h"
 #include "src/checkpoint/hf_config.h"
 #include "src/checkpoint/hf_model.h"
 #include "src/checkpoint/resume.h"
@@ -296,6 +298,8 @@ const std::map<int, Provoke>& rows() {
          options.inject_nan = parse_nan_injection("step=1,param=embedding.word_embeddings.weight");
          train(testing::tiny_config(folder), options);
        }},
+      {700, [](const Folder&) { TcpStore("127.0.0.1", 1, "job", 1, 2, 0.05); }},
+      {701, [](const Folder&) { read_rank_environment({{"RANK", "4"}, {"WORLD_SIZE", "4"}, {"MASTER_PORT", "29500"}}); }},
       {800, [](const Folder&) { DELTRON_CHECK(1 + 1 == 3, "sum"); }},
       {801, [](const Folder& folder) { FileWriter(folder / "no/such/folder/file"); }},
   };
@@ -379,7 +383,7 @@ TEST(Errors, several_faults_of_a_configuration_come_together_with_the_exit_code_
 // A code without a thrower would stand in docs/errors.md for nothing.
 TEST(Errors, every_code_is_named_by_the_source) {
   std::string source;
-  for (const char* folder : {"src", "kernels", "tools"}) {
+  for (const char* folder : {"src", "kernels", "distributed", "tools"}) {
     for (const auto& file : std::filesystem::recursive_directory_iterator(std::string(DELTRON_SOURCE_DIR) + "/" + folder)) {
       if (file.path().extension() == ".cpp" || file.path().extension() == ".h") source += read_file(file.path().string());
     }

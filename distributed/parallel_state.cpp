@@ -9,6 +9,7 @@ namespace deltron {
 void set_parallel_state(Context& ctx, std::shared_ptr<Communicator> world, const RankGrid& grid, bool sequence_parallel) {
   DELTRON_CHECK_EQ(world->size(), grid.size(), "ranks of the job, of the grid");
   ParallelState& state = parallel_state(ctx);
+  state = {};
   state.grid = grid;
   state.rank = world->rank();
   state.sequence_parallel = sequence_parallel;

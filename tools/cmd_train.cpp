@@ -36,6 +36,7 @@ class TrainCommand : public Command {
     options.value("--profile", profile_, "steps=A:B", "record the steps after A up to B: a trace, ranges for nsys and ncu (logging.profile)");
     options.value("--load", load_, "DIR", "begin from a checkpoint of another run: its folder (the newest complete step) or a step folder");
     options.flag("--weights-only", weights_only_, "of --load take the weights alone: step, optimizer and data start anew");
+    options.hidden_value("--inject-fault", inject_fault_);  // train_ranks.h
     options.hidden_value("--inject-nan", inject_nan_);  // step=N,param=NAME[,micro_batch=M]
     options.rest("section.key=value", overrides_, false, "overrides of single keys");
   }
@@ -83,6 +84,7 @@ class TrainCommand : public Command {
     options.load = load_;
     options.weights_only = weights_only_;
     options.profile = !profile_.empty();
+    job.inject_fault(inject_fault_);
     job.meet(config);
     options.ranks = job.ranks();
     TrainOutcome outcome;
@@ -127,7 +129,7 @@ class TrainCommand : public Command {
     overrides_.insert(overrides_.end(), {"logging.profile=true", "logging.profile_step_start=" + first, "logging.profile_step_end=" + last});
   }
 
-  std::string config_, resume_, load_, profile_, inject_nan_;
+  std::string config_, resume_, load_, profile_, inject_nan_, inject_fault_;
   static constexpr double kNotGiven = -1e300, kMostMinutes = 1e6;
   double minutes_ = kNotGiven;
   bool dry_run_ = false, weights_only_ = false;

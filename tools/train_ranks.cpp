@@ -1,6 +1,10 @@
 // See train_ranks.h.
 #include "tools/train_ranks.h"
 
+#include <csignal>
+#include <unistd.h>
+
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -36,9 +40,27 @@ JobRanks TrainRanks::ranks() const {
   ranks.local_size = place_.local_size;
   ranks.control = world_->control();
   ranks.connect = [world = world_.get()](Context& ctx) { return world->connect(ctx); };
-  ranks.note = [world = world_.get()](const std::string& what) { world->note(what); };
+  ranks.note = [world = world_.get(), place = fault_place_, kind = fault_kind_](const std::string& what) {
+    world->note(what);
+    if (place.empty() || what != place) return;
+    if (kind == "kill") kill(getpid(), SIGKILL);
+    std::this_thread::sleep_for(std::chrono::hours(1));
+  };
   ranks.launcher = place_.source;
   return ranks;
+}
+
+void TrainRanks::inject_fault(const std::string& text) {
+  std::string rank, place, kind;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(';', begin), text.size()), equals = text.find('=', begin);
+    const std::string key = text.substr(begin, equals - begin), value = equals < end ? text.substr(equals + 1, end - equals - 1) : "";
+    (key == "rank" ? rank : key == "at" ? place : kind) = value;
+    begin = end + 1;
+  }
+  if (text.empty() || rank != std::to_string(place_.rank)) return;
+  fault_place_ = place;
+  fault_kind_ = kind;
 }
 
 void TrainRanks::run(const std::function<void()>& work) {

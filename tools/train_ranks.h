@@ -20,12 +20,15 @@ class TrainRanks {
   // Meets the other ranks; those but the first are quiet from then on. Nothing for one rank.
   void meet(const RunConfig& config);
   JobRanks ranks() const;
+  // Tests: "rank=1;at=step 3, backward;how=kill" (or sleep): what that rank does where it says so. "": nothing.
+  void inject_fault(const std::string& text);
   // Runs `work`. What it throws is told to the other ranks; what was thrown because another rank failed says so.
   void run(const std::function<void()>& work);
 
  private:
   RankEnvironment place_;
   std::unique_ptr<ProcessWorld> world_;
+  std::string fault_place_, fault_kind_;
 };
 
 }  // namespace deltron::tools

@@ -37,6 +37,11 @@ struct Session {
   RunConfig config;
   JobRanks ranks = {};
   std::unique_ptr<HostChannel> channel;
+  std::string doing = {};                        // "step 12"
+  // Tells whoever watches this rank what it begins: "step 12, backward".
+  void says(const char* phase) const {
+    if (ranks.note) ranks.note(doing + ", " + phase);
+  }
   std::unique_ptr<Context> ctx;
   std::unique_ptr<HybridLanguageModel> model;
   // All below: null or empty if not trainable.

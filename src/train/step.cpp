@@ -37,11 +37,13 @@ Tensor accumulate_gradients(Session& session, const std::vector<HostBatch>& micr
     offload.begin_micro_batch(ctx);
     Tensor loss;
     {
+      session.says("forward");
       const ProfileRange forward(ctx, RangeKind::Forward, "forward");
       loss = session.model->loss(ctx, device.ids, device.labels, device.layout, mode, scale);
     }
     const Tensor seed = make_tensor(ctx, {1}, DType::F64, {1.0}, "loss seed");
     {
+      session.says("backward");
       const ProfileRange backwards(ctx, RangeKind::Backward, "backward");
       if (session.reducer) session.reducer->begin_backward(ctx, only < 0 && m + 1 == static_cast<std::int64_t>(micro_batches.size()) && overlap);
       backward(ctx, {loss}, {seed});
@@ -94,9 +96,11 @@ LaunchedStep launch_step(Session& session, const std::vector<HostBatch>& micro_b
   session.model->parameters().start_main_gradients(ctx);
   const Tensor loss = accumulate_gradients(session, micro_batches, step.known_.valid_tokens, hook, -1, !hook);  // a hook changes gradients
   session.model->parameters().finish_main_gradients(ctx);
+  session.says("gradients over ranks");
   sum_gradients_over_ranks(session);
   // Every rank has the part of its rows; those of one tensor-parallel group have the same.
   if (const auto& group = parallel_state(ctx).data_context) group->all_reduce(ctx, loss, "loss of the step");
+  session.says("update");
   optimizer.watch(ctx, loss);
   optimizer.step(ctx, lr);
   if (session.weight_gather) session.weight_gather->run(ctx);

@@ -340,7 +340,7 @@ class Loop {
       if (!agreed.stop.empty()) throw StopRequested(agreed.stop);
       const std::vector<HostBatch> batches = std::move(next_->batches);
       next_.reset();
-      options_.ranks.says("step " + std::to_string(step));
+      session_.doing = "step " + std::to_string(step);
       const double lr = learning_rate(config_.optimizer, decay_iters(config_), step - 1);
       if (profile_.begins_with(step)) {
         settle(step - 1);
@@ -435,7 +435,8 @@ class Loop {
   }
 
   void run_evaluation() {
-    options_.ranks.says("evaluation at step " + std::to_string(progress_.step));
+    session_.doing = "step " + std::to_string(progress_.step);
+    session_.says("evaluation");
     EvaluateOptions options;
     options.max_batches = config_.training.eval_iters * (config_.training.global_batch_size / config_.training.micro_batch_size);
     outcome_.evaluation = evaluate(session_, options);
@@ -443,7 +444,8 @@ class Loop {
   }
 
   void save() {
-    options_.ranks.says("save of step " + std::to_string(progress_.step));
+    session_.doing = "step " + std::to_string(progress_.step);
+    session_.says("save");
     log_info("saving step " + std::to_string(progress_.step) + " ...");
     const SaveReport report = save_run(session_, progress_, run_);
     saved_step_ = progress_.step;

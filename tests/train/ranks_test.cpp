@@ -1,6 +1,8 @@
 // The training loop on several ranks, threads of this process: losses of one rank in every layout, the same bits twice, checkpoints that move
 // between layouts, one decision to stop, one error for all.
 #include "distributed/thread_communicator.h"
+#include "src/config/schema.h"
+#include "src/config/validate.h"
 #include "src/train/step_agreement.h"
 #include "tests/train/train_test_support.h"
 
@@ -10,9 +12,10 @@ namespace {
 using namespace deltron::test;
 
 struct Layout {
-  const char* name;
-  int ranks, tp, cp;
-  bool sequence_parallel;
+  std::string name;
+  int ranks = 1, tp = 1, cp = 1;
+  bool sequence_parallel = false;
+  std::string verdict;  // "legal", or the code and a part of the message
   std::vector<std::string> keys(std::vector<std::string> more = {}) const {
     more.push_back("parallel.tensor_model_parallel_size=" + std::to_string(tp));
     more.push_back("parallel.context_parallel_size=" + std::to_string(cp));
@@ -20,11 +23,27 @@ struct Layout {
     return more;
   }
 };
-const Layout kLayouts[] = {{"tp2", 2, 2, 1, false},      {"tp2_sp", 2, 2, 1, true},        {"cp2", 2, 1, 2, false},     {"dp2", 2, 1, 1, false},
-                           {"tp2_cp2", 4, 2, 2, false},  {"tp2_dp2", 4, 2, 1, false},      {"cp2_dp2", 4, 1, 2, false}, {"tp2_sp_cp2_dp2", 8, 2, 2, true},
-                           {"one", 1, 1, 1, false}};
-const Layout& layout(const std::string& name) {
-  for (const Layout& entry : kLayouts) {
+
+// The table of docs/parallelism.md.
+std::vector<Layout> layouts() {
+  std::istringstream page(read_file(std::string(DELTRON_SOURCE_DIR) + "/docs/parallelism.md"));
+  std::vector<Layout> rows;
+  bool inside = false;
+  for (std::string line; std::getline(page, line);) {
+    if (line.rfind("| layout |", 0) == 0) {
+      inside = true;
+    } else if (inside && line.rfind("| ", 0) == 0) {
+      std::vector<std::string> cells;
+      for (std::size_t begin = 2, end = 0; (end = line.find(" |", begin)) != std::string::npos; begin = end + 3) cells.push_back(line.substr(begin, end - begin));
+      rows.push_back({cells.at(0), std::stoi(cells.at(1)), std::stoi(cells.at(2)), std::stoi(cells.at(4)), cells.at(3) == "yes", cells.at(5)});
+    } else if (inside && line.rfind("|-", 0) != 0) {
+      break;
+    }
+  }
+  return rows;
+}
+Layout layout(const std::string& name) {
+  for (const Layout& entry : layouts()) {
     if (name == entry.name) return entry;
   }
   throw std::out_of_range(name);
@@ -62,7 +81,27 @@ class TrainOnRanks : public ::testing::Test {
   std::string prefix_;
 };
 
-class Layouts : public TrainOnRanks, public ::testing::WithParamInterface<const char*> {};
+TEST_F(TrainOnRanks, the_page_s_table_is_what_the_validator_says) {
+  int legal = 0, refused = 0;
+  for (const Layout& row : layouts()) {
+    const RunConfig config = tiny_config(prefix_, wide());
+    LoadedConfig loaded = read_config_text(to_yaml(config), "t.yaml", row.keys());
+    std::string all;
+    for (const std::string& fault : validate(loaded.config, loaded.sources, row.ranks)) all += fault + "\n";
+    if (row.verdict == "legal") {
+      EXPECT_EQ(all, "") << row.name;
+      ++legal;
+    } else {
+      EXPECT_NE(all.find(row.verdict.substr(0, 4)), std::string::npos) << row.name << ": " << all;
+      EXPECT_NE(all.find(row.verdict.substr(5)), std::string::npos) << row.name << ": " << all;
+      ++refused;
+    }
+  }
+  EXPECT_GE(legal, 9);
+  EXPECT_GE(refused, 6);
+}
+
+class Layouts : public TrainOnRanks, public ::testing::WithParamInterface<std::string> {};
 
 TEST_P(Layouts, losses_of_one_rank) {
   const TrainOutcome one = train_on(layout("one"), wide({"training.eval_interval=6"})), many = train_on(layout(GetParam()), wide({"training.eval_interval=6"}));
@@ -88,8 +127,14 @@ TEST_P(Layouts, the_same_bits_twice) {
   EXPECT_EQ(hashes[0], hashes[1]);
 }
 
-INSTANTIATE_TEST_SUITE_P(cases, Layouts, ::testing::Values("tp2", "tp2_sp", "cp2", "dp2", "tp2_cp2", "tp2_sp_cp2_dp2"),
-                         [](const ::testing::TestParamInfo<const char*>& entry) { return std::string(entry.param); });
+std::vector<std::string> legal_layouts() {
+  std::vector<std::string> names;
+  for (const Layout& row : layouts()) {
+    if (row.verdict == "legal" && row.ranks > 1) names.push_back(row.name);
+  }
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(cases, Layouts, ::testing::ValuesIn(legal_layouts()), [](const ::testing::TestParamInfo<std::string>& entry) { return entry.param; });
 
 // Saved at one layout, every other one goes on from it with the step that it would have made itself.
 TEST_F(TrainOnRanks, checkpoints_move_between_layouts) {

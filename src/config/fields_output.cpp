@@ -1,4 +1,4 @@
-// The keys of sections `checkpoint` and `logging`.
+// The keys of sections `checkpoint`, `logging` and `plan`.
 #include "src/config/section_fields.h"
 
 namespace deltron {
@@ -23,6 +23,13 @@ void add_output_fields(std::vector<Field>& table) {
   l.add("profile", &L::profile, "record where the time of a few steps goes: a trace in the run folder, ranges for nsys and ncu");
   l.add("profile_step_start", &L::profile_step_start, "recording begins when this step is done").at_least(0).at_most(kMost).in("steps");
   l.add("profile_step_end", &L::profile_step_end, "recording ends when this step is done").at_least(1).at_most(kMost).in("steps");
+
+  SectionFields<PlanConfig> p(table, "plan", &RunConfig::plan);
+  using P = PlanConfig;
+  p.add("achieved_tflops", &P::achieved_tflops, "what a rank's device reaches in whole training steps (`deltron bench step`: work); 0 = no step time").at_least(0).in("TFLOP/s");
+  p.add("ranks_per_node", &P::ranks_per_node, "ranks whose devices are linked with each other").at_least(1).at_most(kMost).in("ranks");
+  p.add("link_gb_s", &P::link_gb_s, "what one rank sends over those links while it receives as much; 0 = exchanges take no time").at_least(0).in("GB/s");
+  p.add("network_gb_s", &P::network_gb_s, "what one rank sends to other nodes; 0 = exchanges between nodes take no time").at_least(0).in("GB/s");
 }
 
 }  // namespace deltron

@@ -169,6 +169,15 @@ struct LoggingConfig {
   bool operator==(const LoggingConfig&) const = default;
 };
 
+// What a machine reaches, as measured: for `deltron plan` alone.
+struct PlanConfig {
+  double achieved_tflops = 0;
+  std::int64_t ranks_per_node = 8;
+  double link_gb_s = 0;
+  double network_gb_s = 0;
+  bool operator==(const PlanConfig&) const = default;
+};
+
 struct RunConfig {
   TransformerConfig model;
   RecomputeConfig recompute;
@@ -179,6 +188,7 @@ struct RunConfig {
   DataConfig data;
   CheckpointConfig checkpoint;
   LoggingConfig logging;
+  PlanConfig plan;
   bool operator==(const RunConfig&) const = default;
 };
 

@@ -54,6 +54,7 @@ const std::vector<Section>& config_sections() {
       {"data", "What is trained on."},
       {"checkpoint", "The run folder and what is kept in it."},
       {"logging", "What is reported."},
+      {"plan", "What the machines reach, as measured: `deltron plan` predicts step times from it. Nothing else reads it."},
   };
   return sections;
 }

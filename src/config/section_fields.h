@@ -84,6 +84,6 @@ void add_model_fields(std::vector<Field>& table);
 void add_memory_and_parallel_fields(std::vector<Field>& table);  // recompute, offload, parallel
 void add_training_fields(std::vector<Field>& table);             // training, optimizer
 void add_data_fields(std::vector<Field>& table);                 // data
-void add_output_fields(std::vector<Field>& table);               // checkpoint, logging
+void add_output_fields(std::vector<Field>& table);               // checkpoint, logging, plan
 
 }  // namespace deltron

@@ -202,6 +202,12 @@ std::vector<LogicalTensor> ParameterStore::logical() const {
   return tensors;
 }
 
+std::int64_t ParameterStore::whole_count() const {
+  std::int64_t total = 0;
+  for (const LogicalTensor& tensor : logical()) total += shape_count(tensor.whole_shape());
+  return total;
+}
+
 std::int64_t ParameterStore::count() const {
   std::int64_t total = 0;
   for (const ParameterPtr& parameter : parameters_) total += shape_count(parameter->spec.shape);

@@ -94,7 +94,8 @@ class ParameterStore {
 
   const std::vector<ParameterPtr>& all() const { return parameters_; }
   std::vector<LogicalTensor> logical() const;
-  std::int64_t count() const;  // elements
+  std::int64_t count() const;        // elements, of this rank
+  std::int64_t whole_count() const;  // of the model, on whatever ranks
   const Tensor& gradient_buffer() const { return gradients_; }
 
  private:

@@ -34,10 +34,12 @@ Plan make_plan(const RunConfig& config, int ranks) {
   Session session = make_session(config, true, DeviceKind::Meta, job);
   plan.attention = attention_report(*session.ctx, config);
   for (const LogicalTensor& logical : session.model->parameters().logical()) {
-    plan.parameters.push_back({logical.name, logical.shape, shape_count(logical.shape)});
+    plan.parameters.push_back({logical.name, logical.whole_shape(), shape_count(logical.whole_shape())});
   }
-  plan.parameter_count = session.model->parameters().count();
-  const std::int64_t micro_batches = config.training.global_batch_size / config.training.micro_batch_size;
+  plan.parameter_count = session.model->parameters().whole_count();
+  plan.ranks = job.count;
+  plan.grid = rank_grid(config, job.count);
+  const std::int64_t micro_batches = config.training.global_batch_size / config.training.micro_batch_size / plan.grid.dp;  // of a rank
   const HostBatch batch = planned_batch(config);
   // Micro-batches reuse each other's memory: one more than the first tells all.
   const std::vector<HostBatch> batches(static_cast<std::size_t>(std::min<std::int64_t>(micro_batches, 2)), batch);
@@ -61,11 +63,42 @@ Plan make_plan(const RunConfig& config, int ranks) {
   plan.memory = session.ctx->memory()->stats();
   plan.host_memory = session.ctx->host_memory()->stats();
   plan.saved_for_backward = plan.memory.peak_saved;
+  if (plan.ranks > 1) {
+    plan.exchanges = planned_exchanges(session, micro_batches, [&](std::int64_t count) {
+      train_step(session, std::vector<HostBatch>(static_cast<std::size_t>(count), batch), 1e-3);
+    });
+  }
   plan.tokens_per_step = config.training.global_batch_size * config.training.seq_length;
   plan.flops_per_token = training_flops_per_token(config.model).total() +
                          attention_core_flops(config.model, {config.training.seq_length}) / static_cast<double>(config.training.seq_length);
+  const double flops = plan.flops_per_token * static_cast<double>(plan.tokens_per_step) / plan.ranks;
+  plan.step = planned_step(config, plan.exchanges, flops, micro_batches);
   return plan;
 }
+
+namespace {
+
+std::string ranks_text(const Plan& plan) {
+  std::string text;
+  if (plan.ranks > 1) {
+    text += "ranks       " + std::to_string(plan.ranks) + ": tp " + std::to_string(plan.grid.tp) + (plan.config.parallel.sequence_parallel ? " with sequence parallelism" : "") +
+            " x cp " + std::to_string(plan.grid.cp) + " x dp " + std::to_string(plan.grid.dp) + "; what each sends a step:\n";
+    for (const PlannedExchange& exchange : plan.exchanges) {
+      std::string name = exchange.group + " " + exchange.what;
+      name.resize(std::max<std::size_t>(name.size() + 2, 52), ' ');
+      text += "  " + name + human_bytes(static_cast<std::uint64_t>(exchange.bytes)) + " in " + thousands(static_cast<std::int64_t>(exchange.calls)) + " calls, " +
+              std::to_string(exchange.ranks) + " ranks" + (exchange.between_nodes ? " of several nodes" : "") + (exchange.overlapped ? ", beside backward" : "") + "\n";
+    }
+  }
+  if (plan.step.total() > 0) {
+    text += "time        " + fixed(1000 * plan.step.total(), 1) + " ms a step predicted (" + fixed(1000 * plan.step.compute, 1) + " compute, " +
+            fixed(1000 * plan.step.exposed, 1) + " waiting for exchanges, " + fixed(1000 * plan.step.hidden, 1) + " of them hidden), " +
+            thousands(static_cast<std::int64_t>(static_cast<double>(plan.tokens_per_step) / plan.step.total())) + " tokens per second\n";
+  }
+  return text;
+}
+
+}  // namespace
 
 std::string to_text(const Plan& plan) {
   const auto bytes = [](std::int64_t value) { return human_bytes(static_cast<std::uint64_t>(value)); };
@@ -79,7 +112,7 @@ std::string to_text(const Plan& plan) {
   text += "step        " + thousands(plan.tokens_per_step) + " tokens, " +
           human_count(plan.flops_per_token * static_cast<double>(plan.tokens_per_step)) + " FLOPs (" + human_count(plan.flops_per_token) +
           " a token, forward and backward)\n";
-  text += "memory      " + bytes(plan.memory.peak) + " at its peak (" + device_name(plan.config.training.device) + ", one rank):\n";
+  text += "memory      " + bytes(plan.memory.peak) + " at its peak (" + device_name(plan.config.training.device) + (plan.ranks > 1 ? ", each rank" : ", one rank") + "):\n";
   const std::int64_t limit = memory_limit_bytes(plan.config);
   if (limit > 0) text += "  limit             " + bytes(limit) + (plan.memory.peak > limit ? ": does not fit\n" : ": fits\n");
   if (limit == 0 && plan.machine.total > 0 && plan.config.training.device != DeviceKind::Cuda) {
@@ -96,6 +129,7 @@ std::string to_text(const Plan& plan) {
       text += "  " + name + bytes(value) + "\n";
     }
   }
+  text += ranks_text(plan);
   if (!plan.offload_text.empty()) {
     text += "host memory " + bytes(plan.host_memory.peak) + " for offloaded activations\n" + plan.offload_text;
   }
@@ -114,6 +148,14 @@ std::string to_json(const Plan& plan) {
   if (!plan.attention.empty()) json["attention"] = plan.attention;
   json["tokens_per_step"] = plan.tokens_per_step;
   json["flops_per_token"] = plan.flops_per_token;
+  json["ranks"] = {{"count", plan.ranks}, {"tp", plan.grid.tp}, {"cp", plan.grid.cp}, {"dp", plan.grid.dp}};
+  for (const PlannedExchange& exchange : plan.exchanges) {
+    json["exchanges"].push_back({{"group", exchange.group}, {"what", exchange.what}, {"ranks", exchange.ranks}, {"between_nodes", exchange.between_nodes},
+                                 {"overlapped", exchange.overlapped}, {"calls", exchange.calls}, {"bytes", exchange.bytes}});
+  }
+  if (plan.step.total() > 0) {
+    json["predicted_step_seconds"] = {{"total", plan.step.total()}, {"compute", plan.step.compute}, {"exposed", plan.step.exposed}, {"hidden", plan.step.hidden}};
+  }
   json["peak_bytes"] = plan.memory.peak;
   json["machine_bytes"] = plan.machine.total;
   json["machine_free_bytes"] = plan.machine.available;

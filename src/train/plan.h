@@ -8,6 +8,7 @@
 
 #include "src/autograd/offload_policy.h"
 #include "src/base/memory_info.h"
+#include "src/train/plan_ranks.h"
 #include "src/train/session.h"
 
 namespace deltron {
@@ -31,6 +32,10 @@ struct Plan {
   MemoryStats host_memory;              // of offloaded activations
   std::vector<OffloadModuleTotals> offload;  // by module, of an iteration
   std::string offload_text;             // the same as a table; empty without offload
+  int ranks = 1;                        // of the job; the rest is of one of them
+  RankGrid grid;
+  std::vector<PlannedExchange> exchanges;  // a step
+  PlannedStep step;                     // all zero without plan.achieved_tflops
   MachineMemory machine;                // what this machine has, whatever the training is planned for
   // What a training on the CPU takes of it: there the device and the host pool are one memory.
   std::int64_t machine_peak() const { return memory.peak + host_memory.peak; }
@@ -38,6 +43,7 @@ struct Plan {
 
 // Polls for stop requests; refuses sizes beyond any machine (capacity.h).
 // Documents of a planned micro-batch fill the sequence length (no shorter ones: the case that needs most).
+// `ranks`: of the job, at least those that hold one copy of the model.
 Plan make_plan(const RunConfig& config, int ranks = 1);
 std::string to_text(const Plan& plan);
 std::string to_json(const Plan& plan);

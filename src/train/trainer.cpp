@@ -79,7 +79,7 @@ class Loop {
     if (leads) require_room(config_, options_.ranks);
     Phase model_phase("model");
     session_ = make_session(config_, true, config_.training.device, options_.ranks);
-    model_phase.done(thousands(session_.model->parameters().count()) + " parameters, " + std::to_string(session_.ctx->pool().threads()) +
+    model_phase.done(thousands(session_.model->parameters().whole_count()) + " parameters, " + std::to_string(session_.ctx->pool().threads()) +
                      " threads, " + instruction_set());
     const std::string attention = attention_report(*session_.ctx, config_);
     if (!attention.empty()) log_info("softmax attention: " + attention);
@@ -118,7 +118,7 @@ class Loop {
       owes_evaluation_ = loaded_from_.empty() && progress_.step > 0 && evaluates_at(progress_.step) && !metrics_have(metrics, "eval", progress_.step);
       log_.open(progress_.step);
       log_.event({{"event", "start"}, {"step", progress_.step}, {"consumed_samples", progress_.consumed_samples},
-                       {"train_iters", config_.training.train_iters}, {"parameters", session_.model->parameters().count()},
+                       {"train_iters", config_.training.train_iters}, {"parameters", session_.model->parameters().whole_count()},
                        {"ranks", options_.ranks.size()},
                        {"threads", session_.ctx->pool().threads()}, {"instruction_set", instruction_set()},
                        {"attention", attention},

@@ -3,7 +3,9 @@
 #include "distributed/thread_communicator.h"
 #include "src/config/schema.h"
 #include "src/config/validate.h"
+#include "src/train/plan.h"
 #include "src/train/step_agreement.h"
+#include "src/train/updates.h"
 #include "tests/train/train_test_support.h"
 
 namespace deltron {
@@ -218,6 +220,57 @@ TEST_F(TrainOnRanks, not_a_number_on_one_rank_is_one_error_for_all) {
                Error);
   EXPECT_EQ(messages[0], messages[1]);
   EXPECT_NE(messages[0].find("E600 step 3, rank 1, layer 0, decoder.layers.0.self_attention.A_log"), std::string::npos) << messages[0];
+}
+
+// A plan runs the real step on meta: memory and bytes of every exchange are those of a run.
+TEST_F(TrainOnRanks, a_plan_counts_what_a_run_sends_and_holds) {
+  for (const char* name : {"tp2_sp_cp2_dp2", "tp2_dp2", "cp2_dp2"}) {
+    const Layout place = layout(name);
+    const RunConfig config = tiny_config(prefix_, place.keys(wide({"optimizer.use_distributed_optimizer=true", "training.global_batch_size=6", "parallel.ddp_bucket_size=4000"})));
+    const Plan plan = make_plan(config, place.ranks);
+    EXPECT_EQ(plan.parameter_count, make_plan(tiny_config(prefix_, wide())).parameter_count) << "of the model, not of a rank";
+    std::map<std::string, double> sent;
+    std::int64_t peak = 0;
+    run_thread_ranks(place.ranks, [&](int rank, const std::shared_ptr<Communicator>& world) {
+      Session session = make_session(config, true, DeviceKind::Cpu, job_of(world));
+      const ParallelState& state = parallel_state(*session.ctx);
+      const std::vector<HostBatch> batches(static_cast<std::size_t>(6 / state.dp()), planned_batch(config));
+      train_step(session, batches, 1e-3);  // learns when buckets can go
+      world->barrier(*session.ctx, "all are there");
+      for (const auto& group : {state.tensor, state.context, state.data_context, state.world}) {
+        if (group) group->clear_totals();
+      }
+      session.ctx->memory()->reset_peak();
+      train_step(session, batches, 1e-3);
+      EXPECT_GT(session.reducer->issued_early(), 0) << "buckets leave while backward runs";
+      if (rank != 0) return;
+      peak = session.ctx->memory()->stats().peak;
+      for (const auto& group : {state.tensor, state.context, state.data_context, state.world}) {
+        if (!group) continue;
+        for (const auto& [what, totals] : group->totals()) sent[group->label() + " " + collective_name(totals.kind) + " " + what] += totals.link_bytes;
+      }
+    });
+    std::map<std::string, double> planned;
+    for (const PlannedExchange& exchange : plan.exchanges) planned[exchange.group + " " + exchange.what] += exchange.bytes;
+    ASSERT_EQ(planned.size(), sent.size()) << name;
+    for (const auto& [what, bytes] : sent) EXPECT_NEAR(planned[what], bytes, 1e-9 * bytes) << name << " " << what;
+    EXPECT_NEAR(static_cast<double>(plan.memory.peak), static_cast<double>(peak), 0.05 * static_cast<double>(peak)) << name;
+  }
+}
+
+TEST(PlannedStep, exchanges_beside_backward_are_hidden_as_far_as_there_is_room) {
+  RunConfig config;
+  config.plan = {.achieved_tflops = 1, .ranks_per_node = 8, .link_gb_s = 100, .network_gb_s = 10};
+  const std::vector<PlannedExchange> exchanges = {{"tp", "all-gather x", 2, false, false, 1, 1e9}, {"dp-cp", "reduce-scatter gradients", 16, true, true, 1, 5e9}};
+  PlannedStep step = planned_step(config, exchanges, 3e12, 1);  // 3 s, of which 2 s are backward
+  EXPECT_DOUBLE_EQ(step.compute, 3);
+  EXPECT_DOUBLE_EQ(step.hidden, 0.5);
+  EXPECT_DOUBLE_EQ(step.exposed, 0.01);
+  step = planned_step(config, exchanges, 3e12, 10);  // backward of the last micro-batch: 0.2 s
+  EXPECT_DOUBLE_EQ(step.hidden, 0.2);
+  EXPECT_DOUBLE_EQ(step.total(), 3 + 0.01 + 0.3);
+  config.plan.achieved_tflops = 0;
+  EXPECT_EQ(planned_step(config, exchanges, 3e12, 1).total(), 0);
 }
 
 TEST(StepAgreement, counts_every_token_once_and_hears_every_stop) {

@@ -129,7 +129,8 @@ TEST_F(Launch, ranks_see_torchruns_variables_and_our_own) {
       "$DELTRON_RANK $DELTRON_WORLD_SIZE $DELTRON_LOCAL_RANK $DELTRON_LOCAL_WORLD_SIZE $DELTRON_MASTER_ADDR $DELTRON_MASTER_PORT $DELTRON_JOB_ID";
   const CliResult result = run_script(2, script, {"--nnodes", "3", "--node-rank", "1", "--master-addr", "node0", "--master-port", "2950"});
   EXPECT_EQ(result.code, 0) << result.err;
-  EXPECT_THAT(sorted_lines(result.out), ElementsAre("[2] 2 6 0 2 1 node0 2950 2 6 0 2 node0 2950 node0:2950", "[3] 3 6 1 2 1 node0 2950 3 6 1 2 node0 2950 node0:2950"));
+  EXPECT_THAT(sorted_lines(result.out), ElementsAre("[2] 2 6 0 2 1 node0 2950 2 6 0 2 node0 2950 node0:2950",
+                                                    "[3] 3 6 1 2 1 node0 2950 3 6 1 2 node0 2950 node0:2950"));
 }
 
 TEST_F(Launch, one_node_gets_a_port_and_a_job_of_its_own) {
@@ -220,7 +221,8 @@ TEST_F(Launch, output_that_nobody_reads_is_a_stop_request) {
   ASSERT_EQ(pipe(ends), 0);
   close(ends[0]);
   out_ = ends[1];
-  start_script(2, "trap 'exit 75' TERM; touch $FOLDER/$RANK; while [ ! -e $FOLDER/go ]; do sleep 0.01; done; echo word; while :; do sleep 0.01; done");
+  start_script(2, "trap 'exit 75' TERM; touch $FOLDER/$RANK; while [ ! -e $FOLDER/go ]; do sleep 0.01; done; echo word; "
+                  "while :; do sleep 0.01; done");
   close(ends[1]);
   ASSERT_TRUE(appears("0") && appears("1"));
   write_file_atomically(path("go"), "");

@@ -191,6 +191,7 @@ int run(DeviceKind device, bool nccl, bool bf16) {
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // lines are there while it runs
   bool cuda = false, nccl = false, bf16 = false;
   for (int i = 1; i < argc; ++i) {
     cuda = cuda || std::strcmp(argv[i], "cuda") == 0;

@@ -109,6 +109,21 @@ TEST_F(TrainUnderLaunch, a_killed_rank_ends_all_and_the_run_goes_on_from_its_che
   }
 }
 
+// One of two ranks meets a full disk (here: a limit of its files' sizes) while it writes its part of a checkpoint.
+TEST_F(TrainUnderLaunch, a_full_disk_on_one_rank_ends_the_save_on_all_and_leaves_the_checkpoint_before_it) {
+  ASSERT_EQ(launch(2, "training.exit_interval=2 parallel.tensor_model_parallel_size=2").code, 75);
+  ASSERT_EQ(newest(), 2);
+  const std::string rank = std::string(DELTRON_BINARY_DIR) + "/deltron train -c " + (folder_ / "tiny.yaml") + " parallel.tensor_model_parallel_size=2";
+  const Finished full = run_script("export DELTRON_WORLD_SIZE=2 DELTRON_LOCAL_WORLD_SIZE=2 DELTRON_MASTER_PORT=$((20000 + $$ % 20000))\n"
+                                   "DELTRON_RANK=0 DELTRON_LOCAL_RANK=0 " + rank + " & zero=$!\n"
+                                   "(ulimit -f 16; DELTRON_RANK=1 DELTRON_LOCAL_RANK=1 exec " + rank + ") & one=$!\n"
+                                   "wait $zero; a=$?; wait $one; b=$?; echo codes $a $b\n");
+  EXPECT_THAT(full.output, HasSubstr("codes 8 8")) << full.output;
+  EXPECT_THAT(full.output, HasSubstr("rank 1 could not save"));
+  EXPECT_EQ(newest(), 2);
+  EXPECT_TRUE(verify_checkpoint(checkpoint_path(run(), 2)).faults.empty());
+}
+
 TEST_F(TrainUnderLaunch, a_rank_that_hangs_is_named_at_the_deadline) {
   const Finished hung = launch(3, "parallel.distributed_timeout_minutes=0.04 training.global_batch_size=3 --inject-fault 'rank=2;at=step 3, backward;how=sleep'");
   EXPECT_EQ(hung.code, 7) << hung.output;

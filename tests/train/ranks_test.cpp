@@ -115,6 +115,20 @@ TEST_P(Layouts, losses_of_one_rank) {
   EXPECT_NEAR(many.evaluation[0].loss(), one.evaluation[0].loss(), 1e-4 * one.evaluation[0].loss());
 }
 
+TEST_P(Layouts, bf16_stays_beside_one_rank) {
+  const TrainOutcome one = train_on(layout("one"), wide({"training.bf16=true"})), many = train_on(layout(GetParam()), wide({"training.bf16=true"}));
+  for (std::size_t step = 0; step < 6; ++step) EXPECT_NEAR(many.losses[step], one.losses[step], 1e-2 * one.losses[step]) << "step " << step + 1;
+}
+
+TEST_P(Layouts, regions_and_offload_change_no_bit) {
+  const TrainOutcome off = train_on(layout(GetParam()), wide());
+  for (const std::vector<std::string>& keys : std::vector<std::vector<std::string>>{
+           {"recompute.recompute_granularity=selective", "recompute.recompute_modules=[gdn_in_proj, gdn_qkv, gdn_norm_out, core_attn, mlp]"},
+           {"offload.fine_grained_activation_offloading=true", "offload.offload_modules=[gdn_qkv, core_attn]", "offload.min_offloaded_tensor_size=1"}}) {
+    EXPECT_EQ(train_on(layout(GetParam()), wide(keys)).losses, off.losses) << keys.back();
+  }
+}
+
 TEST_P(Layouts, the_same_bits_twice) {
   std::map<std::string, std::string> hashes[2];
   for (int i = 0; i < 2; ++i) {
@@ -146,7 +160,7 @@ TEST_F(TrainOnRanks, checkpoints_move_between_layouts) {
   from_run.load = run;
   const TrainOutcome same = train_on(layout("tp2_dp2"), wide({"checkpoint.save=" + (folder_ / "same")}), from_run);
   ASSERT_EQ(same.losses.size(), 3U);
-  for (const char* other : {"one", "tp2_cp2", "cp2_dp2", "dp2", "tp2_sp_cp2_dp2"}) {
+  for (const char* other : {"one", "tp2_cp2", "tp4", "cp2_dp2", "dp2", "tp2_sp_cp2_dp2"}) {
     const std::string next = folder_ / other;
     const TrainOutcome moved = train_on(layout(other), wide({"checkpoint.save=" + next}), from_run);
     ASSERT_EQ(moved.losses.size(), 3U) << other;

@@ -101,6 +101,8 @@ std::vector<ScalingRow> planned_scaling(const RunConfig& config, int ranks, int 
 std::string to_text(const std::vector<ScalingRow>& rows) {
   std::string text;
   for (const bool strong : {false, true}) {
+    const auto of_kind = [strong](const ScalingRow& row) { return row.strong == strong; };
+    if (std::count_if(rows.begin(), rows.end(), of_kind) < 2) continue;  // nothing to compare
     text += strong ? "strong scaling, the global batch stays (predicted):\n" : "weak scaling, the global batch grows with the ranks (predicted):\n";
     for (const ScalingRow& row : rows) {
       if (row.strong != strong) continue;

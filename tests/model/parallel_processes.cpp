@@ -97,8 +97,8 @@ std::vector<Named> cases(bool bf16) {
       if (bf16) {
         one.what.dtype = DType::BF16;
         one.what.config.init_method_std = 0.02;
-        const bool second = one.what.config.experimental_attention_variant == ExperimentalAttentionVariant::Gdn2;
-        one.limits = {1e-3, second ? 3e-2 : 5e-3, second ? 3e-2 : 5e-3};
+        // Sums over ranks flip roundings of single activations; of the decay's gradients most cancels (docs/benchmarks.md, many ranks).
+        one.limits = {1e-3, 1e-2, 5e-2};
       }
       all.push_back(one);
     }

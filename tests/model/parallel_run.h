@@ -120,12 +120,10 @@ inline RankOutcome run_rank(Context& ctx, const ParallelCase& what, int steps) {
   store.initialise(ctx, 5);
   spread_constants(ctx, store);
   OffloadManager& offload = ctx.slot<OffloadManager>();
-  if (!what.offload.empty()) {
-    OffloadOptions options;
-    options.modules = what.offload;
-    options.min_offloaded_tensor_size = 1;
-    offload.configure(ctx, options);
-  }
+  OffloadOptions options;  // none is said, too: the context may have run another case before
+  options.modules = what.offload;
+  options.min_offloaded_tensor_size = 1;
+  offload.configure(ctx, options);
   Batch batch = packed_batch(what.lengths, what.config.vocab_size);
   for (std::size_t d = 0; what.mask_first_half && d < what.lengths.size(); ++d) {
     for (std::int64_t t = 0; t < what.lengths[d] / 2; ++t) batch.labels[static_cast<std::size_t>(batch.offsets[d] + t)] = -1;

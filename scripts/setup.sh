@@ -95,6 +95,7 @@ required=(
 if ((with_tests)); then
   required+=(
     "GoogleTest|libgtest-dev|-|header:gtest/gtest.h library:libgtest.a|libgtest.so|CMAKE_PREFIX_PATH, or cmake -DGTest_DIR=..."
+    "iproute2|iproute2|-|command:ip|put ip in PATH"
     "Open MPI|openmpi-bin|-|command:mpirun|put mpirun in PATH"
     "GoogleMock|libgmock-dev|-|header:gmock/gmock.h library:libgmock.a|libgmock.so|CMAKE_PREFIX_PATH, or cmake -DGTest_DIR=..."
   )

@@ -86,6 +86,24 @@ TEST_F(TrainUnderLaunch, torchrun_and_slurm_by_their_variables) {
   }
 }
 
+// Two machines as two network namespaces with a cable between them, a launcher on each.
+TEST_F(TrainUnderLaunch, two_nodes_train_as_one) {
+  const std::string launch = std::string(DELTRON_BINARY_DIR) + "/deltron launch --nproc-per-node 2 --nnodes 2 --master-addr 10.77.0.1 --master-port 29777 ";
+  const std::string train = " train -c " + (folder_ / "tiny.yaml") + " parallel.tensor_model_parallel_size=2";
+  const Finished done = run_script("a=deltron_a_$$ b=deltron_b_$$\n"
+                                   "trap 'ip netns del $a; ip netns del $b' EXIT\n"
+                                   "ip netns add $a && ip netns add $b && ip link add da netns $a type veth peer name db netns $b || { echo no namespaces; exit 77; }\n"
+                                   "ip -n $a addr add 10.77.0.1/24 dev da && ip -n $b addr add 10.77.0.2/24 dev db || exit 77\n"
+                                   "for n in $a $b; do ip -n $n link set lo up; done; ip -n $a link set da up; ip -n $b link set db up\n"
+                                   "ip netns exec $b " + launch + "--node-rank 1" + train + " & second=$!\n"
+                                   "ip netns exec $a " + launch + "--node-rank 0" + train + "; first=$?\n"
+                                   "wait $second; echo codes $first $?\n");
+  if (done.code == 77) GTEST_SKIP() << "no network namespaces here (root and iproute2 are needed): " << done.output;
+  EXPECT_THAT(done.output, HasSubstr("codes 0 0"));
+  EXPECT_THAT(done.output, HasSubstr("4 ranks (Deltron's own variables), gloo: tp 2 x cp 1 x dp 2"));
+  EXPECT_EQ(newest(), 6);
+}
+
 TEST_F(TrainUnderLaunch, a_killed_rank_ends_all_and_the_run_goes_on_from_its_checkpoint) {
   const Finished whole = launch(2, "parallel.tensor_model_parallel_size=2 checkpoint.save=" + (folder_ / "whole"));
   ASSERT_EQ(whole.code, 0) << whole.output;

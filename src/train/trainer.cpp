@@ -88,6 +88,9 @@ class Loop {
                   " processors that this process may use: the bits of so many threads, but slower than with fewer");
     }
     if (options_.ranks.size() > 1) report_ranks();
+    if (config_.optimizer.use_distributed_optimizer && !session_.weight_gather) {
+      log_warning("optimizer.use_distributed_optimizer shares nothing: there is one data rank");
+    }
     poll_stop("start-up");
     session_.data_content = data_content(config_);
     if (resumed) load(*resumed);
